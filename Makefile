@@ -1,0 +1,33 @@
+# The doors of this repository. `make demo` and `make test` install or start what
+# they lack and say so; see test/prepare.sh.
+
+GO ?= go
+
+.PHONY: demo test race lint fuzz build clean
+
+build:
+	$(GO) build -o bin/cdc-relay ./cmd/cdc-relay
+
+demo: build
+	@test/prepare.sh
+	./bin/cdc-relay demo $(DEMO_FLAGS)
+
+test:
+	@test/prepare.sh
+	$(GO) test -count=1 ./...
+
+race:
+	@test/prepare.sh
+	CDC_RELAY_TEST_RACE=1 $(GO) test -count=1 -race ./...
+
+lint:
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	@unformatted=$$($(GO) tool gofumpt -l .); if [ -n "$$unformatted" ]; then echo "gofumpt would change:"; echo "$$unformatted"; exit 1; fi
+
+FUZZTIME ?= 60s
+fuzz:
+	$(GO) test -run='^$$' -fuzz=FuzzDecode -fuzztime=$(FUZZTIME) ./decoder
+
+clean:
+	rm -rf bin

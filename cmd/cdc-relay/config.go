@@ -1,0 +1,154 @@
+package main
+
+import (
+	"time"
+)
+
+// Config is the whole configuration, as the YAML file spells it. Every setting
+// can be given by an environment variable too: CDC_RELAY_ and the path of its
+// keys in capitals, as in CDC_RELAY_DATABASE_URL or CDC_RELAY_DESTINATIONS_0_URL.
+type Config struct {
+	Database        DatabaseConfig      `yaml:"database" envPrefix:"DATABASE_"`
+	Outbox          OutboxConfig        `yaml:"outbox" envPrefix:"OUTBOX_"`
+	Slot            SlotConfig          `yaml:"slot" envPrefix:"SLOT_"`
+	Destinations    []DestinationConfig `yaml:"destinations" envPrefix:"DESTINATIONS"`
+	Retry           RetryConfig         `yaml:"retry" envPrefix:"RETRY_"`
+	Window          WindowConfig        `yaml:"window" envPrefix:"WINDOW_"`
+	Settle          SettleConfig        `yaml:"settle" envPrefix:"SETTLE_"`
+	DeliveryLog     DeliveryLogConfig   `yaml:"delivery_log" envPrefix:"DELIVERY_LOG_"`
+	Log             LogConfig           `yaml:"log" envPrefix:"LOG_"`
+	ShutdownTimeout time.Duration       `yaml:"shutdown_timeout" env:"SHUTDOWN_TIMEOUT"`
+}
+
+// DatabaseConfig says where the outbox is.
+type DatabaseConfig struct {
+	URL            string `yaml:"url" env:"URL"`
+	ReplicationURL string `yaml:"replication_url" env:"REPLICATION_URL"` // when url goes through a pooler
+	Schema         string `yaml:"schema" env:"SCHEMA"`                   // of the relay's own tables
+}
+
+// OutboxConfig says what the outbox table looks like.
+type OutboxConfig struct {
+	Table         string        `yaml:"table" env:"TABLE"`
+	Columns       ColumnsConfig `yaml:"columns" envPrefix:"COLUMNS_"`
+	MarkProcessed bool          `yaml:"mark_processed" env:"MARK_PROCESSED"`
+}
+
+// ColumnsConfig names the outbox's columns; an empty name says that there is none.
+type ColumnsConfig struct {
+	ID            string `yaml:"id" env:"ID"`
+	AggregateType string `yaml:"aggregate_type" env:"AGGREGATE_TYPE"`
+	AggregateID   string `yaml:"aggregate_id" env:"AGGREGATE_ID"`
+	EventType     string `yaml:"event_type" env:"EVENT_TYPE"`
+	Payload       string `yaml:"payload" env:"PAYLOAD"`
+	Headers       string `yaml:"headers" env:"HEADERS"`
+	CreatedAt     string `yaml:"created_at" env:"CREATED_AT"`
+	ProcessedAt   string `yaml:"processed_at" env:"PROCESSED_AT"`
+}
+
+// SlotConfig names the slot and the publication.
+type SlotConfig struct {
+	Name        string `yaml:"name" env:"NAME"`
+	Publication string `yaml:"publication" env:"PUBLICATION"`
+	Failover    bool   `yaml:"failover" env:"FAILOVER"`
+}
+
+// DestinationConfig is one place that events go to.
+type DestinationConfig struct {
+	Name                 string        `yaml:"name" env:"NAME"`
+	Kind                 string        `yaml:"kind" env:"KIND"`
+	URL                  string        `yaml:"url" env:"URL"`
+	Secrets              []string      `yaml:"secrets" env:"SECRETS"`
+	SecretsFile          string        `yaml:"secrets_file" env:"SECRETS_FILE"` // one secret a line
+	Signature            string        `yaml:"signature" env:"SIGNATURE"`
+	Match                MatchConfig   `yaml:"match" envPrefix:"MATCH_"`
+	Timeout              time.Duration `yaml:"timeout" env:"TIMEOUT"`
+	Concurrency          int           `yaml:"concurrency" env:"CONCURRENCY"`
+	Ordering             string        `yaml:"ordering" env:"ORDERING"`
+	ContentType          string        `yaml:"content_type" env:"CONTENT_TYPE"`
+	AllowPrivateNetworks bool          `yaml:"allow_private_networks" env:"ALLOW_PRIVATE_NETWORKS"`
+}
+
+// MatchConfig says which events a destination wants.
+type MatchConfig struct {
+	EventTypes     []string `yaml:"event_types" env:"EVENT_TYPES"`
+	AggregateTypes []string `yaml:"aggregate_types" env:"AGGREGATE_TYPES"`
+	Expression     string   `yaml:"expression" env:"EXPRESSION"`
+}
+
+// RetryConfig says when a failed delivery is tried again.
+type RetryConfig struct {
+	Inline        InlineConfig  `yaml:"inline" envPrefix:"INLINE_"`
+	MaxRetryAfter time.Duration `yaml:"max_retry_after" env:"MAX_RETRY_AFTER"`
+}
+
+// InlineConfig is about the attempts made at once.
+type InlineConfig struct {
+	Attempts int           `yaml:"attempts" env:"ATTEMPTS"`
+	MinWait  time.Duration `yaml:"min_wait" env:"MIN_WAIT"`
+	MaxWait  time.Duration `yaml:"max_wait" env:"MAX_WAIT"`
+}
+
+// WindowConfig bounds what is in flight.
+type WindowConfig struct {
+	Events int `yaml:"events" env:"EVENTS"`
+	Bytes  int `yaml:"bytes" env:"BYTES"`
+}
+
+// SettleConfig says how outcomes are batched.
+type SettleConfig struct {
+	BatchSize int           `yaml:"batch_size" env:"BATCH_SIZE"`
+	MaxDelay  time.Duration `yaml:"max_delay" env:"MAX_DELAY"`
+}
+
+// DeliveryLogConfig is about the record of what was delivered.
+type DeliveryLogConfig struct {
+	Enabled bool `yaml:"enabled" env:"ENABLED"`
+}
+
+// LogConfig is about the relay's own log.
+type LogConfig struct {
+	Level  string `yaml:"level" env:"LEVEL"`
+	Format string `yaml:"format" env:"FORMAT"` // json or console
+}
+
+// defaultConfig is what holds where neither file nor environment says otherwise.
+func defaultConfig() Config {
+	return Config{
+		Database: DatabaseConfig{Schema: "cdc_relay"},
+		Outbox: OutboxConfig{
+			Table: "public.outbox_events",
+			Columns: ColumnsConfig{
+				ID: "id", AggregateType: "aggregate_type", AggregateID: "aggregate_id", EventType: "event_type",
+				Payload: "payload", CreatedAt: "created_at", ProcessedAt: "processed_at",
+			},
+			MarkProcessed: true,
+		},
+		Slot:            SlotConfig{Name: "cdc_relay", Publication: "cdc_relay", Failover: true},
+		Retry:           RetryConfig{Inline: InlineConfig{Attempts: 3, MinWait: 200 * time.Millisecond, MaxWait: 2 * time.Second}, MaxRetryAfter: 5 * time.Minute},
+		Window:          WindowConfig{Events: 8192, Bytes: 32 << 20},
+		Settle:          SettleConfig{BatchSize: 1000, MaxDelay: 5 * time.Millisecond},
+		DeliveryLog:     DeliveryLogConfig{Enabled: true},
+		Log:             LogConfig{Level: "info", Format: "json"},
+		ShutdownTimeout: 30 * time.Second,
+	}
+}
+
+// applyDefaults fills in what a destination leaves unsaid.
+func (d *DestinationConfig) applyDefaults() {
+	if d.Kind == "" {
+		d.Kind = "http"
+	}
+	if d.Signature == "" {
+		d.Signature = "standard"
+	}
+	if d.Timeout == 0 {
+		d.Timeout = 10 * time.Second
+	}
+	if d.Concurrency == 0 {
+		d.Concurrency = 64
+	}
+	if d.Ordering == "" {
+		d.Ordering = "aggregate"
+	}
+}

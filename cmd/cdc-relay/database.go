@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/cdc-relay/cdc-relay/decoder"
+	"github.com/cdc-relay/cdc-relay/internal/catalog"
+	"github.com/cdc-relay/cdc-relay/internal/provision"
+)
+
+// connect opens one ordinary connection.
+func (c *Config) connect(ctx context.Context) (*pgx.Conn, error) {
+	config, err := pgx.ParseConfig(c.Database.URL)
+	if err != nil {
+		return nil, fmt.Errorf("database.url is not a Postgres connection string")
+	}
+	name(&config.Config)
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, provision.ExplainConnect(fmt.Errorf("connect to the database: %w", err))
+	}
+	return conn, nil
+}
+
+// pool opens the ordinary connections of a running relay: one settles, the
+// others serve everything else.
+func (c *Config) pool(ctx context.Context) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(c.Database.URL)
+	if err != nil {
+		return nil, fmt.Errorf("database.url is not a Postgres connection string")
+	}
+	name(&config.ConnConfig.Config)
+	config.MaxConns = max(config.MaxConns, 4)
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, provision.ExplainConnect(fmt.Errorf("connect to the database: %w", err))
+	}
+	return pool, nil
+}
+
+// replication gives the settings of the replication connection.
+func (c *Config) replication() (*pgconn.Config, error) {
+	url := c.Database.ReplicationURL
+	if url == "" {
+		url = c.Database.URL
+	}
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("database.replication_url is not a Postgres connection string")
+	}
+	name(&config.Config)
+	return &config.Config, nil
+}
+
+// name makes the relay's connections known as such in pg_stat_activity.
+func name(config *pgconn.Config) {
+	if config.RuntimeParams["application_name"] == "" {
+		config.RuntimeParams["application_name"] = "cdc-relay"
+	}
+}
+
+// outboxName is the configured table. The config was checked, so it parses.
+func (c *Config) outboxName() catalog.Name {
+	name, _ := catalog.ParseName(c.Outbox.Table)
+	return name
+}
+
+func (c *Config) provisioning() provision.Options {
+	columns := c.Outbox.Columns
+	return provision.Options{
+		Schema: c.Database.Schema, Outbox: c.outboxName(),
+		Columns: provision.Columns{
+			ID: columns.ID, AggregateType: columns.AggregateType, AggregateID: columns.AggregateID,
+			EventType: columns.EventType, Payload: columns.Payload, Headers: columns.Headers,
+			CreatedAt: columns.CreatedAt, ProcessedAt: columns.ProcessedAt,
+		},
+		Publication: c.Slot.Publication, Slot: c.Slot.Name, Failover: c.Slot.Failover,
+		Mark: c.Outbox.MarkProcessed,
+	}
+}
+
+func (c *Config) decoderTable() decoder.Table {
+	outbox, columns := c.outboxName(), c.Outbox.Columns
+	return decoder.Table{
+		Schema: outbox.Schema, Name: outbox.Table,
+		Columns: decoder.Columns{
+			ID: columns.ID, AggregateType: columns.AggregateType, AggregateID: columns.AggregateID,
+			EventType: columns.EventType, Payload: columns.Payload, Headers: columns.Headers,
+		},
+	}
+}

@@ -1,0 +1,62 @@
+// Command cdc-relay streams the inserts of a Postgres outbox table to HTTP
+// receivers.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/cdc-relay/cdc-relay/internal/mend"
+)
+
+// Exit codes.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2 // usage, config, or a setting of Postgres that a person must change
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// execute runs one command line and gives the process's exit code.
+func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := newRootCommand()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitDone
+	}
+	var quiet quietError
+	if errors.As(err, &quiet) {
+		return quiet.code
+	}
+	fmt.Fprintf(stderr, "Error: %v\n", err)
+	if try := mend.Of(err); try != "" {
+		fmt.Fprintf(stderr, "Try:   %s\n", try)
+		return exitUsage
+	}
+	var usage usageError
+	if errors.As(err, &usage) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// usageError is a command line that doesn't fit the command.
+type usageError struct{ error }
+
+// quietError ends the process with a code after the command has said why.
+type quietError struct{ code int }
+
+func (e quietError) Error() string { return fmt.Sprintf("exit code %d", e.code) }

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+
+	"github.com/cdc-relay/cdc-relay/internal/mend"
+)
+
+func newRunCommand(g *globals) *cobra.Command {
+	return &cobra.Command{
+		Use:   "run",
+		Short: "Stream the outbox to its destinations until stopped",
+		Long: `Stream the outbox to its destinations until SIGTERM or SIGINT.
+
+What is missing in Postgres (tables, publication, slot) is created first, as by
+"cdc-relay init". On a signal the relay reads no more, lets what is in flight
+finish within shutdown_timeout, settles and confirms it, and exits with 0.`,
+		RunE: func(command *cobra.Command, _ []string) error {
+			cfg, err := g.load()
+			if err != nil {
+				return err
+			}
+			if len(cfg.Destinations) == 0 {
+				return mend.With(fmt.Errorf("there is nothing to run: the config has no destinations"), "add one under destinations")
+			}
+			log := newLogger(cfg.Log, command.ErrOrStderr())
+			log.Info().Str("version", programVersion()).Int("destinations", len(cfg.Destinations)).Msg("starting")
+			if err := serve(command.Context(), cfg, log); err != nil {
+				log.Error().Err(err).Msg("ended")
+				return err
+			}
+			log.Info().Msg("stopped")
+			return nil
+		},
+	}
+}
+
+// newLogger makes the process's logger. The config was checked, so the level parses.
+func newLogger(c LogConfig, w io.Writer) zerolog.Logger {
+	level, _ := zerolog.ParseLevel(c.Level)
+	if c.Format == "console" {
+		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.RFC3339}
+	}
+	return zerolog.New(w).Level(level).With().Timestamp().Logger()
+}

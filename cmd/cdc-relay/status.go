@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/cdc-relay/cdc-relay/internal/provision"
+)
+
+func newStatusCommand(g *globals) *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show lag, slot, destinations and dead letters",
+		RunE: func(command *cobra.Command, _ []string) error {
+			cfg, err := g.load()
+			if err != nil {
+				return err
+			}
+			var status provision.Status
+			err = cfg.withConnection(command.Context(), func(conn *pgx.Conn) (err error) {
+				status, err = provision.ReadStatus(command.Context(), conn, cfg.provisioning())
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			return g.print(status, func(w io.Writer) { printStatus(w, status) })
+		},
+	}
+}
+
+func printStatus(w io.Writer, s provision.Status) {
+	switch {
+	case !s.Slot.Exists:
+		fmt.Fprintf(w, "slot         %s does not exist (cdc-relay init creates it)\n", s.Slot.Name)
+	default:
+		state := "idle: no relay streams it"
+		if s.Slot.Active {
+			state = "streaming"
+		}
+		fmt.Fprintf(w, "slot         %s, %s\n", s.Slot.Name, state)
+		fmt.Fprintf(w, "confirmed    %s, the server is at %s: %s behind\n", s.Slot.Confirmed, s.Slot.Flushed, byteCount(s.Slot.LagBytes))
+		fmt.Fprintf(w, "WAL held     %s (restart_lsn %s, wal_status %s)\n", byteCount(s.Slot.HeldBytes), s.Slot.Restart, s.Slot.WALStatus)
+	}
+	if s.Unprocessed != nil {
+		fmt.Fprintf(w, "unprocessed  %d events", *s.Unprocessed)
+		if s.OldestSecond != nil && *s.Unprocessed > 0 {
+			fmt.Fprintf(w, ", the oldest %s old", time.Duration(*s.OldestSecond*float64(time.Second)).Round(time.Second))
+		}
+		fmt.Fprintln(w)
+	}
+	for _, d := range s.Destinations {
+		fmt.Fprintf(w, "destination  %s: %d delivered, %d scheduled, %d dead", d.Name, d.Delivered, d.Scheduled, d.Dead)
+		if d.LastDelivered != nil {
+			fmt.Fprintf(w, ", last at %s", d.LastDelivered.Format(time.RFC3339))
+		}
+		fmt.Fprintln(w)
+	}
+}
+
+// byteCount writes a number of bytes for people.
+func byteCount(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.1f GB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MB", float64(n)/(1<<20))
+	case n >= 1<<10:
+		return fmt.Sprintf("%.1f kB", float64(n)/(1<<10))
+	default:
+		return fmt.Sprintf("%d bytes", n)
+	}
+}

@@ -1,0 +1,218 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-retryablehttp"
+
+	"github.com/cdc-relay/cdc-relay/internal/outbox"
+	"github.com/cdc-relay/cdc-relay/internal/signature"
+)
+
+// Round is one go at a delivery: as many attempts as it may make at once.
+type Round struct {
+	Event    *outbox.Event
+	First    int // number of its first attempt, from 1
+	Attempts int // the most it may make
+}
+
+// Result is what a round came to.
+type Result struct {
+	Verdict  Verdict
+	Attempts []outbox.Attempt
+
+	// Defect says why the event can't be sent at all. Nothing was attempted.
+	Defect string
+}
+
+// Sender makes the attempts of a round. It returns an error only when ctx ended
+// before the outcome was known.
+type Sender interface {
+	Send(ctx context.Context, round Round) (Result, error)
+}
+
+// HTTPOptions are what a destination of kind http is made of.
+type HTTPOptions struct {
+	URL           string
+	ContentType   string // "" for that of the payload column
+	UserAgent     string
+	Signer        *signature.Signer // nil sends unsigned
+	Transport     http.RoundTripper
+	Timeout       time.Duration // over a whole attempt: connecting, TLS, headers and body
+	MinWait       time.Duration // between the attempts of a round
+	MaxWait       time.Duration
+	MaxRetryAfter time.Duration // the most of a Retry-After that is heeded
+	Now           func() time.Time
+}
+
+// HTTPSender sends events as signed POST requests. It is safe for concurrent use.
+type HTTPSender struct {
+	options HTTPOptions
+	client  *retryablehttp.Client
+}
+
+// answerKept is how much of an answer is recorded, answerRead how much is read at
+// most: what lies between frees the connection for the next request.
+const (
+	answerKept = 2 << 10
+	answerRead = 64 << 10
+)
+
+// NewHTTPSender returns a sender for one destination.
+func NewHTTPSender(o HTTPOptions) *HTTPSender {
+	s := &HTTPSender{options: o}
+	s.client = &retryablehttp.Client{
+		HTTPClient: &http.Client{
+			Transport: keepIdle{o.Transport},
+			Timeout:   o.Timeout,
+			CheckRedirect: func(*http.Request, []*http.Request) error {
+				// Following one would turn the POST into a GET without its body.
+				return http.ErrUseLastResponse
+			},
+		},
+		RetryMax:     1 << 20, // the exchange counts its own attempts
+		CheckRetry:   checkRetry,
+		Backoff:      s.backoff,
+		PrepareRetry: s.prepare,
+		ErrorHandler: retryablehttp.PassthroughErrorHandler,
+	}
+	return s
+}
+
+// exchange is what the hooks of one round share. It travels in the request's
+// context and belongs to the goroutine that sends.
+type exchange struct {
+	sender   *HTTPSender
+	round    Round
+	header   http.Header // of the event; each attempt clones it
+	attempts []outbox.Attempt
+	started  time.Time
+	verdict  Verdict
+}
+
+type exchangeKey struct{}
+
+func exchangeOf(ctx context.Context) *exchange { return ctx.Value(exchangeKey{}).(*exchange) }
+
+// Send makes the attempts of a round through go-retryablehttp. Each attempt is
+// signed anew; the id and the body stay the same.
+func (s *HTTPSender) Send(ctx context.Context, round Round) (Result, error) {
+	header, err := eventHeader(round.Event, s.options.ContentType, s.options.UserAgent)
+	if err != nil {
+		return Result{Defect: err.Error()}, nil
+	}
+	x := &exchange{sender: s, round: round, header: header}
+	ctx = context.WithValue(ctx, exchangeKey{}, x)
+	request, err := retryablehttp.NewRequestWithContext(ctx, http.MethodPost, s.options.URL, round.Event.Payload)
+	if err != nil {
+		return Result{Defect: fmt.Sprintf("build request: %v", err)}, nil
+	}
+	if err := s.prepare(request.Request); err != nil {
+		return Result{}, err
+	}
+	// The answer was read and closed by checkRetry, and the error is kept in the
+	// attempt, so all that is left to learn here is whether ctx ended the round.
+	response, err := s.client.Do(request)
+	if response != nil {
+		response.Body.Close()
+	}
+	if err != nil && ctx.Err() != nil {
+		return Result{}, ctx.Err()
+	}
+	return Result{Verdict: x.verdict, Attempts: x.attempts}, nil
+}
+
+// prepare makes the headers of the next attempt. The map is a new one each
+// time, since the transport may still be reading that of the attempt before.
+func (s *HTTPSender) prepare(r *http.Request) error {
+	x := exchangeOf(r.Context())
+	x.started = s.options.Now()
+	header := x.header.Clone()
+	setAttempt(header, x.round.First+len(x.attempts))
+	if s.options.Signer != nil {
+		for _, h := range s.options.Signer.Sign(signature.Message{
+			ID: signature.EscapeID(escapeValue(x.round.Event.ID)), Time: x.started,
+			Method: r.Method, URL: s.options.URL, Body: x.round.Event.Payload,
+		}) {
+			header.Set(h.Name, h.Value)
+		}
+	}
+	r.Header = header
+	return nil
+}
+
+// checkRetry runs after each attempt: it reads the answer, records the attempt
+// and says whether another follows.
+func checkRetry(ctx context.Context, response *http.Response, err error) (bool, error) {
+	x := exchangeOf(ctx)
+	attempt := outbox.Attempt{At: x.started}
+	x.verdict = Verdict{}
+	if err == nil {
+		var answer []byte
+		answer, err = readAnswer(response.Body)
+		attempt.Status = response.StatusCode
+		attempt.Answer = printable(answer)
+		if err == nil {
+			o := x.sender.options
+			x.verdict = Judge(response.StatusCode, response.Header, o.Now(), o.MaxRetryAfter)
+		}
+	}
+	if ctx.Err() != nil {
+		return false, ctx.Err()
+	}
+	attempt.Duration = x.sender.options.Now().Sub(x.started)
+	if err != nil {
+		attempt.Error = describeError(err)
+	}
+	x.attempts = append(x.attempts, attempt)
+	over := x.verdict.Delivered || x.verdict.Permanent || len(x.attempts) >= x.round.Attempts
+	return !over, nil
+}
+
+// readAnswer reads and closes the body of an answer. One that is too long is
+// closed with its connection rather than read to its end.
+func readAnswer(body io.ReadCloser) ([]byte, error) {
+	defer body.Close()
+	kept, err := io.ReadAll(io.LimitReader(body, answerKept))
+	if err != nil || len(kept) < answerKept {
+		return kept, err
+	}
+	_, err = io.Copy(io.Discard, io.LimitReader(body, answerRead-answerKept))
+	return kept, err
+}
+
+// printable makes text out of what a receiver answered, fit for a text column.
+func printable(answer []byte) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(string(answer), "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// describeError says what went wrong without the URL, which may hold a secret in
+// its query.
+func describeError(err error) string {
+	var wrapped *url.Error
+	if errors.As(err, &wrapped) {
+		if wrapped.Timeout() {
+			return "time-out: " + wrapped.Err.Error()
+		}
+		err = wrapped.Err
+	}
+	return printable([]byte(err.Error()))
+}
+
+// backoff doubles the wait with each attempt and spreads it over its upper half,
+// so that lanes which failed together don't come back together.
+func (s *HTTPSender) backoff(_, _ time.Duration, attempt int, _ *http.Response) time.Duration {
+	wait := s.options.MaxWait
+	if attempt < 16 {
+		wait = min(s.options.MinWait<<attempt, s.options.MaxWait)
+	}
+	return wait/2 + rand.N(wait/2+1)
+}

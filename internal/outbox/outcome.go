@@ -1,0 +1,62 @@
+package outbox
+
+import "time"
+
+// Attempt is one exchange with a receiver.
+type Attempt struct {
+	At       time.Time     `json:"at"`
+	Duration time.Duration `json:"duration_ns"`
+	Status   int           `json:"status,omitempty"` // 0 when no answer came
+	Error    string        `json:"error,omitempty"`
+	Answer   string        `json:"answer,omitempty"` // first bytes of the answer's body, made valid UTF-8
+}
+
+// Fate is how a delivery ended, for this process: each fate is durable once the
+// settle batch that holds it has committed.
+type Fate uint8
+
+// The fates of a delivery.
+const (
+	Unmatched Fate = iota // the event matches no destination
+	Delivered             // the receiver answered 2xx
+	Scheduled             // parked: a later attempt is due
+	Dead                  // given up; waits in the dead letters for a person
+	Repeated              // settled before a restart; nothing was sent
+)
+
+// Outcome is the end of one delivery: one event at one destination.
+type Outcome struct {
+	Event       *Event
+	Destination string
+	Fate        Fate
+	Deliveries  int // how many deliveries the event has in all; 0 when Unmatched
+	Attempts    []Attempt
+	Tries       int // attempts made; len(Attempts) where those are kept
+	Status      int // the last answer's status code, 0 for none
+	DoneAt      time.Time
+	Reason      string    // why it is Scheduled or Dead
+	NextAttempt time.Time // when Scheduled
+	Ordered     bool      // the destination keeps the order of the event's lane
+
+	// Set by the settler: Last on the outcome that leaves its event without an
+	// open delivery; Guarded when not all of the event's deliveries are known to
+	// have been made, so that marking the row must look at the dead letters first.
+	Last    bool
+	Guarded bool
+}
+
+// String names the fate as logs and metrics do.
+func (f Fate) String() string {
+	switch f {
+	case Unmatched:
+		return "unmatched"
+	case Delivered:
+		return "delivered"
+	case Scheduled:
+		return "scheduled"
+	case Dead:
+		return "dead"
+	default:
+		return "repeated"
+	}
+}

@@ -1,0 +1,39 @@
+#!/bin/sh
+# Makes sure that there is a Postgres to start: server binaries, or a Docker
+# daemon that answers. On Debian it installs Postgres where neither is there.
+set -eu
+
+if [ -n "${CDC_RELAY_TEST_DATABASE_URL:-}" ]; then
+	echo "Postgres: the server of CDC_RELAY_TEST_DATABASE_URL"
+	exit 0
+fi
+for dir in /usr/lib/postgresql/*/bin /usr/local/pgsql/bin /usr/pgsql/bin /opt/homebrew/opt/postgresql*/bin; do
+	if [ -x "$dir/initdb" ] && [ -x "$dir/postgres" ]; then
+		echo "Postgres: server binaries in $dir"
+		exit 0
+	fi
+done
+if command -v initdb >/dev/null 2>&1; then
+	echo "Postgres: server binaries in PATH"
+	exit 0
+fi
+if command -v docker >/dev/null 2>&1 && docker info >/dev/null 2>&1; then
+	echo "Postgres: in a container, by the Docker daemon that answers"
+	exit 0
+fi
+if command -v apt-get >/dev/null 2>&1; then
+	as_root=""
+	if [ "$(id -u)" != 0 ]; then
+		if ! command -v sudo >/dev/null 2>&1; then
+			echo "Neither Postgres nor Docker is here, and installing needs root: apt-get install postgresql" >&2
+			exit 1
+		fi
+		as_root=sudo
+	fi
+	echo "Postgres: neither server binaries nor Docker found; installing Debian's package postgresql"
+	$as_root apt-get update -qq
+	DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq --no-install-recommends postgresql >/dev/null
+	exit 0
+fi
+echo "Neither Postgres server binaries nor a Docker daemon is on this machine: install one of them." >&2
+exit 1
