@@ -73,10 +73,10 @@ func (p *ProcessedColumn) prepare(ctx context.Context, tx pgx.Tx) error {
 		return fmt.Errorf("look up the type of %s.%s: %w", p.o.Table.Sanitize(), p.o.IDColumn, err)
 	}
 	id := pgx.Identifier{p.o.IDColumn}.Sanitize()
-	p.plain = fmt.Sprintf(`UPDATE %s SET %s = now() WHERE %s = ANY ($1::text[]::%s[])`,
+	p.plain = fmt.Sprintf(`UPDATE %s AS o SET %s = now() WHERE o.%s = ANY ($1::text[]::%s[])`,
 		p.o.Table.Sanitize(), pgx.Identifier{p.o.Column}.Sanitize(), id, kind)
 	p.guarded = p.plain + fmt.Sprintf(` AND NOT EXISTS (SELECT FROM %s d
-		WHERE d.outbox_id = %s::text AND d.state IN ('SCHEDULED', 'DEAD'))`,
+		WHERE d.outbox_id = o.%s::text AND d.state IN ('SCHEDULED', 'DEAD'))`,
 		p.o.DeadLetters.Sanitize(), id)
 	return nil
 }

@@ -161,9 +161,16 @@ func (r *relay) run(ctx context.Context, shutdown time.Duration, log zerolog.Log
 	})
 	defer stopWatching()
 
-	parts.Go(func() error { return r.stream.Run(intake, failed) })
+	// Once the settler has ended nothing more will be settled, so there is nothing
+	// more to confirm: what was never attempted is left to the next start.
+	settling, settlerEnded := context.WithCancel(failed)
+	defer settlerEnded()
+	parts.Go(func() error { return r.stream.Run(intake, settling) })
 	parts.Go(func() error { return r.dispatcher.Run(failed, r.events) })
-	parts.Go(func() error { return r.settler.Run(failed) })
+	parts.Go(func() error {
+		defer settlerEnded()
+		return r.settler.Run(failed)
+	})
 	parts.Go(func() error {
 		<-intake.Done()
 		timer := time.NewTimer(shutdown)

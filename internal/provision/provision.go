@@ -178,8 +178,12 @@ func outboxStatement(o Options) (string, error) {
 func CheckColumns(table catalog.Table, o Options) error {
 	c := o.Columns
 	wanted := []struct{ key, column string }{
-		{"id", c.ID}, {"payload", c.Payload}, {"aggregate_type", c.AggregateType},
-		{"aggregate_id", c.AggregateID}, {"event_type", c.EventType}, {"headers", c.Headers},
+		{"id", c.ID},
+		{"payload", c.Payload},
+		{"aggregate_type", c.AggregateType},
+		{"aggregate_id", c.AggregateID},
+		{"event_type", c.EventType},
+		{"headers", c.Headers},
 	}
 	if o.Mark {
 		wanted = append(wanted, struct{ key, column string }{"processed_at", c.ProcessedAt})

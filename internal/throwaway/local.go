@@ -97,7 +97,7 @@ func serverOwner() (*owner, error) {
 		gid, _ := strconv.Atoi(account.Gid)
 		return &owner{uid, gid}, nil
 	}
-	return nil, errors.New("Postgres refuses to run as root, and there is no user postgres or nobody to run it as")
+	return nil, errors.New("a Postgres server refuses to run as root, and there is no user postgres or nobody to run it as")
 }
 
 // command runs a server binary as the server's user.
