@@ -19,20 +19,20 @@ type DeliveryLog struct {
 func NewDeliveryLog(schema string) *DeliveryLog {
 	table := pgx.Identifier{schema, "deliveries"}.Sanitize()
 	return &DeliveryLog{insert: `INSERT INTO ` + table + `
-		(outbox_id, destination, commit_lsn, tx_index, delivered_at, attempts, status_code, latency_ms)
-		SELECT id, destination, lsn::pg_lsn, tx_index, at, attempts, status, latency
-		FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::timestamptz[], $6::integer[], $7::integer[], $8::double precision[])
-		AS t (id, destination, lsn, tx_index, at, attempts, status, latency)`}
+		(outbox_id, destination, commit_lsn, tx_index, delivered_at, attempts, status_code, latency_ms, replay_id)
+		SELECT id, destination, lsn::pg_lsn, tx_index, at, attempts, status, latency, nullif(replay, '')
+		FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::timestamptz[], $6::integer[], $7::integer[], $8::double precision[], $9::text[])
+		AS t (id, destination, lsn, tx_index, at, attempts, status, latency, replay)`}
 }
 
 // Record writes a row for each delivery that was made.
 func (l *DeliveryLog) Record(ctx context.Context, tx pgx.Tx, batch []outbox.Outcome) error {
 	var rows struct {
-		ids, destinations, lsns []string
-		indexes                 []int64
-		at                      []time.Time
-		attempts, statuses      []int32
-		latencies               []float64
+		ids, destinations, lsns, replays []string
+		indexes                          []int64
+		at                               []time.Time
+		attempts, statuses               []int32
+		latencies                        []float64
 	}
 	for _, o := range batch {
 		if o.Fate != outbox.Delivered {
@@ -45,6 +45,7 @@ func (l *DeliveryLog) Record(ctx context.Context, tx pgx.Tx, batch []outbox.Outc
 		rows.at = append(rows.at, o.DoneAt)
 		rows.attempts = append(rows.attempts, int32(o.Tries))
 		rows.statuses = append(rows.statuses, int32(o.Status))
+		rows.replays = append(rows.replays, o.ReplayID)
 		latency := o.DoneAt.Sub(o.Event.CommitTime)
 		rows.latencies = append(rows.latencies, float64(latency.Microseconds())/1000)
 	}
@@ -52,7 +53,7 @@ func (l *DeliveryLog) Record(ctx context.Context, tx pgx.Tx, batch []outbox.Outc
 		return nil
 	}
 	if _, err := tx.Exec(ctx, l.insert, rows.ids, rows.destinations, rows.lsns, rows.indexes,
-		rows.at, rows.attempts, rows.statuses, rows.latencies); err != nil {
+		rows.at, rows.attempts, rows.statuses, rows.latencies, rows.replays); err != nil {
 		return fmt.Errorf("write delivery log: %w", err)
 	}
 	return nil

@@ -108,29 +108,35 @@ func (s *Settler) collect(ctx context.Context, batch []outbox.Outcome) (_ []outb
 // settle writes a batch, however often that takes, and reports it.
 func (s *Settler) settle(ctx context.Context, batch []outbox.Outcome) error {
 	events := s.complete(batch)
+	err := persist(ctx, s.options.Log, "settling failed; nothing is confirmed until it succeeds", func() error { return s.write(ctx, batch) })
+	if err == nil {
+		s.options.Settled(batch, events)
+	}
+	return err
+}
+
+// persist does something in the database, however often it must be tried, until
+// it is done or ctx ends.
+func persist(ctx context.Context, log zerolog.Logger, complaint string, do func() error) error {
 	for failures := 0; ; failures++ {
-		err := s.write(ctx, batch)
+		err := do()
 		if err == nil {
-			s.options.Settled(batch, events)
 			return nil
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		wait := settleBackoff(failures)
-		s.options.Log.Error().Err(err).Int("outcomes", len(batch)).Dur("retry_in", wait).
-			Msg("settling failed; nothing is confirmed until it succeeds")
+		wait := min(100*time.Millisecond<<min(failures, 10), 10*time.Second)
+		wait = wait/2 + rand.N(wait/2)
+		log.Error().Err(err).Dur("retry_in", wait).Msg(complaint)
+		timer := time.NewTimer(wait)
 		select {
-		case <-time.After(wait):
+		case <-timer.C:
 		case <-ctx.Done():
+			timer.Stop()
 			return ctx.Err()
 		}
 	}
-}
-
-func settleBackoff(failures int) time.Duration {
-	wait := min(100*time.Millisecond<<min(failures, 10), 10*time.Second)
-	return wait/2 + rand.N(wait/2)
 }
 
 func (s *Settler) write(ctx context.Context, batch []outbox.Outcome) error {
@@ -157,6 +163,13 @@ func (s *Settler) complete(batch []outbox.Outcome) []outbox.Position {
 	for i := range batch {
 		o := &batch[i]
 		position := o.Event.Position
+		if o.LetterID != 0 {
+			// Settled when it was parked. Its row may be marked now, unless other
+			// deliveries of the event are still under way.
+			_, open := s.pending[position]
+			o.Last, o.Guarded = o.Fate == outbox.Delivered && !open, true
+			continue
+		}
 		event, known := s.pending[position]
 		if !known {
 			event.left = max(o.Deliveries, 1)

@@ -2,21 +2,54 @@ package dispatcher
 
 import (
 	"context"
-	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
 
+	"github.com/cdc-relay/cdc-relay/internal/deadletter"
 	"github.com/cdc-relay/cdc-relay/internal/outbox"
 )
 
+// Destination is one place that events go to.
+type Destination struct {
+	Name        string
+	Match       Match
+	Sender      Sender
+	Concurrency int  // deliveries under way at once
+	Unordered   bool // aggregates' order is not kept
+	Blocking    bool // a DEAD event keeps the later ones of its aggregate waiting
+	RateLimit   float64
+	Breaker     Breaker
+	Attempts    int             // inline attempts of a delivery
+	Schedule    []time.Duration // waits before the later attempts
+	ShortWait   time.Duration   // a Retry-After up to this is waited for in place
+	RoundTime   time.Duration   // the longest that a round can take
+}
+
+// lease is how long a parked delivery that was taken up is nobody else's.
+func (d *Destination) lease() time.Duration { return max(30*time.Second, 4*d.RoundTime) }
+
 // destination is a Destination at work.
 type destination struct {
-	settings Destination
-	router   *Router
-	lanes    *lanes
-	now      func() time.Time
-	log      zerolog.Logger
+	name    string
+	lanes   *lanes
+	now     func() time.Time
+	log     zerolog.Logger
+	parking bool
+
+	current atomic.Pointer[settings]
+	claimed atomic.Int64 // parked deliveries in hand
+
+	began  atomic.Int64 // when the last round began, in Unix nanoseconds
+	waited atomic.Int64 // how long its delivery had been queued
+}
+
+// settings are what a reload replaces.
+type settings struct {
+	Destination
+	router *Router
+	gate   *gate
 }
 
 // delivery is one event on its way to one destination.
@@ -27,73 +60,196 @@ type delivery struct {
 	ordered     bool
 	siblings    int    // deliveries of the event, this one included
 	defect      string // why it can't be sent
+	queuedAt    time.Time
+	rounds      int              // rounds that are over
+	inline      int              // attempts of the first round, which is not over
+	tries       int              // attempts in all
+	attempts    []outbox.Attempt // of the rounds made here, when they are made in place
+
+	letter *deadletter.Letter // when it came from the dead letters
+	next   bool               // and the one behind it in its lane is in hand too
 }
 
-func (d *destination) open(ctx context.Context, report func(outbox.Outcome)) {
-	d.lanes = newLanes(d.settings.Concurrency, func(delivery *delivery) {
-		if outcome, known := d.deliver(ctx, delivery); known {
-			report(outcome)
-		}
-	})
+// outcome begins the outcome of a delivery.
+func (d *delivery) outcome() outbox.Outcome {
+	o := outbox.Outcome{
+		Event: d.event, Destination: d.destination.name, Deliveries: d.siblings, Ordered: d.ordered,
+		Attempts: d.attempts, Tries: d.tries, Rounds: d.rounds, DoneAt: d.destination.now(),
+	}
+	if d.letter != nil {
+		o.LetterID, o.ReplayID = d.letter.ID, d.letter.ReplayID
+	}
+	return o
 }
+
+// behind is the outcome of a delivery that waits behind an earlier one.
+func (d *delivery) behind() outbox.Outcome {
+	return d.parkedFor("behind an earlier event of its aggregate", time.Time{})
+}
+
+func (d *delivery) parkedFor(reason string, next time.Time) outbox.Outcome {
+	o := d.outcome()
+	o.Fate, o.Reason, o.NextAttempt = outbox.Scheduled, reason, next
+	return o
+}
+
+// dropped takes note that a parked delivery is not in hand any more.
+func (d *delivery) dropped() { d.destination.claimed.Add(-1) }
 
 // accept returns the delivery of an event that the destination wants, or nil.
 func (d *destination) accept(event *outbox.Event) *delivery {
-	wanted, err := d.router.Route(event)
+	set := d.current.Load()
+	wanted, err := set.router.Route(event)
 	if err == nil && !wanted {
 		return nil
 	}
-	accepted := &delivery{event: event, destination: d, defect: event.Defect}
-	accepted.lane, accepted.ordered = event.Lane()
-	if d.settings.Unordered {
-		accepted.ordered = false
-	}
+	accepted := &delivery{event: event, destination: d, defect: event.Defect, queuedAt: d.now()}
 	if err != nil {
 		accepted.defect = err.Error()
+	}
+	if key, ordered := event.Lane(); ordered && !set.Unordered {
+		accepted.lane, accepted.ordered = key, true
 	}
 	return accepted
 }
 
-// deliver runs a delivery to its outcome. known is false when ctx ended first:
-// then nobody can tell what the receiver got, and the event comes again.
-func (d *destination) deliver(ctx context.Context, delivery *delivery) (outcome outbox.Outcome, known bool) {
-	outcome = outbox.Outcome{
-		Event: delivery.event, Destination: d.settings.Name,
-		Deliveries: delivery.siblings, Ordered: delivery.ordered,
+// takeUp makes a delivery of a parked event.
+func (d *destination) takeUp(letter *deadletter.Letter, next bool) *delivery {
+	taken := &delivery{
+		event: letter.Event, destination: d, defect: letter.Event.Defect,
+		rounds: letter.Rounds, tries: letter.Tries, letter: letter, next: next,
 	}
-	switch {
-	case slices.Contains(delivery.event.Settled, d.settings.Name):
-		outcome.Fate = outbox.Repeated
-	case delivery.defect != "":
-		outcome.Fate, outcome.Reason = outbox.Dead, delivery.defect
-	default:
-		result, err := d.settings.Sender.Send(ctx, Round{Event: delivery.event, First: 1, Attempts: d.settings.Attempts})
-		if err != nil {
-			return outbox.Outcome{}, false
-		}
-		conclude(&outcome, result)
+	if letter.Ordered {
+		taken.lane, taken.ordered = first(letter.Event.Lane()), true
 	}
-	outcome.DoneAt = d.now()
-	d.logOutcome(outcome)
-	return outcome, true
+	return taken
 }
 
-// conclude says what a round's result means for its delivery.
-func conclude(o *outbox.Outcome, r Result) {
-	o.Attempts, o.Tries = r.Attempts, len(r.Attempts)
-	if n := len(r.Attempts); n > 0 {
-		o.Status = r.Attempts[n-1].Status
+func first(key string, _ bool) string { return key }
+
+// work makes one round of a delivery, if the gate lets it, and says what it came to.
+func (d *destination) work(ctx context.Context, delivery *delivery) step {
+	set := d.current.Load()
+	outcome := delivery.outcome()
+	switch {
+	case delivery.defect != "":
+		outcome.Fate, outcome.Reason = outbox.Dead, delivery.defect
+		return d.conclude(delivery, outcome)
+	case delivery.letter != nil && d.now().Add(set.RoundTime).After(delivery.letter.Lease):
+		// It may be somebody else's before the round is over. Left where it stands, it
+		// is taken up again when the lease has ended.
+		delivery.dropped()
+		return step{}
+	}
+	leave, wait, reason := set.gate.enter()
+	if reason != "" {
+		return d.putOff(delivery, wait, reason)
+	}
+	if err := set.gate.throttle(ctx); err != nil {
+		leave(true)
+		return step{}
+	}
+	return d.round(ctx, set, delivery, leave)
+}
+
+// putOff waits in place for as long as the gate stays closed, if that is short or
+// nothing is ever parked, and else parks without having attempted anything.
+func (d *destination) putOff(delivery *delivery, wait time.Duration, reason string) step {
+	if !d.parking || wait <= d.current.Load().ShortWait && reason == reasonHeld {
+		return step{postpone: wait}
+	}
+	return d.conclude(delivery, delivery.parkedFor(reason, d.now().Add(wait)))
+}
+
+// round sends, and judges what comes of it.
+func (d *destination) round(ctx context.Context, set *settings, delivery *delivery, leave func(bool)) step {
+	d.noteBegin(delivery)
+	attempts := 1
+	if delivery.rounds == 0 {
+		attempts = set.Attempts - delivery.inline
+	}
+	replay := ""
+	if delivery.letter != nil {
+		replay = delivery.letter.ReplayID
+	}
+	result, err := set.Sender.Send(ctx, Round{Event: delivery.event, First: delivery.tries + 1, Attempts: attempts, ReplayID: replay})
+	if err != nil {
+		leave(true) // nobody can say
+		return step{}
+	}
+	asked := result.Verdict.RetryAfter
+	leave(result.Verdict.Delivered || result.Verdict.Permanent || asked > 0 || result.Defect != "")
+	if asked > 0 {
+		set.gate.hold(asked)
+	}
+	delivery.tries += len(result.Attempts)
+	delivery.attempts = append(delivery.attempts, result.Attempts...)
+	if delivery.rounds == 0 && asked > 0 && asked <= set.ShortWait && len(result.Attempts) < attempts {
+		delivery.inline += len(result.Attempts)
+		return step{postpone: asked}
+	}
+	delivery.rounds++
+	outcome := delivery.outcome()
+	if n := len(result.Attempts); n > 0 {
+		outcome.Status = result.Attempts[n-1].Status
 	}
 	switch {
-	case r.Verdict.Delivered:
-		o.Fate = outbox.Delivered
-	case r.Defect != "":
-		o.Fate, o.Reason = outbox.Dead, r.Defect
-	case r.Verdict.Permanent:
-		o.Fate, o.Reason = outbox.Dead, "the receiver answered that it is gone for good"
+	case result.Verdict.Delivered:
+		outcome.Fate = outbox.Delivered
+	case result.Defect != "":
+		outcome.Fate, outcome.Reason = outbox.Dead, result.Defect
+	case result.Verdict.Permanent:
+		outcome.Fate, outcome.Reason = outbox.Dead, "the receiver answered that it is gone for good (410)"
+	case delivery.rounds > len(set.Schedule):
+		outcome.Fate, outcome.Reason = outbox.Dead, "attempts are spent"
 	default:
-		o.Fate, o.Reason = outbox.Dead, "attempts are spent"
+		return d.later(delivery, outcome, max(set.Schedule[delivery.rounds-1], asked))
 	}
+	return d.conclude(delivery, outcome)
+}
+
+// queueLimit is how long deliveries may wait in a destination's queue before it
+// counts as too slow for its stream of events.
+const queueLimit = 2 * time.Second
+
+func (d *destination) noteBegin(delivery *delivery) {
+	now := d.now()
+	d.began.Store(now.UnixNano())
+	if delivery.letter == nil {
+		d.waited.Store(int64(now.Sub(delivery.queuedAt)))
+	}
+}
+
+// slow tells whether deliveries wait too long, or nothing has begun for too long.
+func (d *destination) slow() bool {
+	return time.Duration(d.waited.Load()) > queueLimit || d.now().Sub(time.Unix(0, d.began.Load())) > queueLimit
+}
+
+// idle tells whether the destination could do more than it has to.
+func (d *destination) idle() bool {
+	set := d.current.Load()
+	queued, _, _ := d.lanes.load()
+	return queued < set.Concurrency && !set.router.nothing && set.gate.readiness() == open
+}
+
+// later schedules the next round: in the dead letters, or in place.
+func (d *destination) later(delivery *delivery, outcome outbox.Outcome, wait time.Duration) step {
+	if !d.parking {
+		return step{postpone: wait}
+	}
+	outcome.Fate, outcome.Reason, outcome.NextAttempt = outbox.Scheduled, "waits for its next attempt", d.now().Add(wait)
+	return d.conclude(delivery, outcome)
+}
+
+// conclude makes the step of a known outcome.
+func (d *destination) conclude(delivery *delivery, o outbox.Outcome) step {
+	o.DoneAt = d.now()
+	if delivery.letter != nil && delivery.next && o.Fate != outbox.Scheduled {
+		o.NextHeldUntil = delivery.letter.Lease
+	}
+	d.logOutcome(o)
+	blocks := o.Fate == outbox.Dead && delivery.ordered && d.current.Load().Blocking
+	return step{outcome: o, known: true, park: o.Fate == outbox.Scheduled || blocks}
 }
 
 func (d *destination) logOutcome(o outbox.Outcome) {

@@ -1,25 +1,48 @@
 package dispatcher
 
-import "sync"
+import (
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/outbox"
+)
 
 // lanes are one destination's queues. Deliveries of one lane are worked on one
 // at a time and in the order they were pushed; different lanes go side by side,
 // as many as limit allows, and take turns so that a long lane can't starve a
 // short one.
 //
-// Workers are goroutines that exist only while there is work. Who calls drain
+// A lane can be parked: its head goes to the dead letters for a later attempt, and
+// so does, behind it, all that is pushed to the lane until it is freed.
+//
+// Workers are goroutines that exist only while there is work. Who calls stop
 // waits for them.
 type lanes struct {
-	limit int
-	work  func(*delivery)
+	work   func(*delivery) step
+	report func(outbox.Outcome)
 
 	mu      sync.Mutex
+	limit   int
 	byKey   map[string]*lane
 	ready   ring[*lane] // lanes with a head and nobody working on it
 	running int
 	queued  int // deliveries pushed and not finished
+	bytes   int // of those
 	stopped bool
 	workers sync.WaitGroup
+
+	seed   [2]maphash.Seed
+	parked map[laneHash]parkedLane
+}
+
+// step is what working on a delivery came to. The zero step is for a delivery
+// whose outcome nobody can know.
+type step struct {
+	outcome  outbox.Outcome
+	known    bool          // report the outcome
+	park     bool          // and park the lane behind it
+	postpone time.Duration // no outcome yet: try again after this long, the lane waiting
 }
 
 // lane is a queue whose head is either ready or being worked on. The lane of a
@@ -30,19 +53,47 @@ type lane struct {
 	queue   ring[*delivery]
 }
 
-func newLanes(limit int, work func(*delivery)) *lanes {
-	return &lanes{limit: limit, work: work, byKey: make(map[string]*lane)}
+// laneHash stands for a parked lane's key. There can be as many parked lanes as
+// parked events, so their keys are not kept: 128 bits of a seeded hash tell them
+// apart.
+type laneHash [2]uint64
+
+// parkedLane counts the lane's outcomes that were reported and are not settled,
+// and all that ever were: a lane may be freed if none is open and none was
+// reported while the dead letters were being asked.
+type parkedLane struct {
+	open     uint32
+	reported uint32
 }
 
-// push queues a delivery behind the others of its lane. After stop it does
-// nothing: what was never attempted comes again from the slot.
+func newLanes(limit int, work func(*delivery) step, report func(outbox.Outcome)) *lanes {
+	return &lanes{
+		work: work, report: report, limit: limit, byKey: make(map[string]*lane),
+		seed: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}, parked: make(map[laneHash]parkedLane),
+	}
+}
+
+func (l *lanes) hash(key string) laneHash {
+	return laneHash{maphash.String(l.seed[0], key), maphash.String(l.seed[1], key)}
+}
+
+// push queues a delivery behind the others of its lane, or parks it behind the
+// parked ones. After stop it does nothing: what was never attempted comes again
+// from the slot, or from the dead letters.
 func (l *lanes) push(d *delivery) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.stopped {
 		return
 	}
+	if d.ordered && d.letter == nil {
+		if _, parked := l.parked[l.hash(d.lane)]; parked {
+			l.reportParked(d, d.behind())
+			return
+		}
+	}
 	l.queued++
+	l.bytes += d.event.Size()
 	if d.ordered {
 		if busy := l.byKey[d.lane]; busy != nil {
 			busy.queue.push(d)
@@ -57,11 +108,21 @@ func (l *lanes) push(d *delivery) {
 	l.makeReady(fresh)
 }
 
+// parkAtOnce parks a delivery that is not to be queued at all.
+func (l *lanes) parkAtOnce(d *delivery, outcome outbox.Outcome) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stopped {
+		return
+	}
+	l.reportParked(d, outcome)
+}
+
 // makeReady queues a lane for a worker, and starts one when there may be more.
 // The caller holds mu.
 func (l *lanes) makeReady(ready *lane) {
 	l.ready.push(ready)
-	if l.running < l.limit {
+	if l.running < l.limit && !l.stopped {
 		l.running++
 		l.workers.Add(1)
 		go l.worker()
@@ -72,27 +133,136 @@ func (l *lanes) worker() {
 	defer l.workers.Done()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for !l.stopped && l.ready.len() > 0 {
+	for !l.stopped && l.ready.len() > 0 && l.running <= l.limit {
 		current := l.ready.pop()
 		head := current.queue.front()
 		l.mu.Unlock()
-		l.work(head)
+		s := l.work(head)
+		if s.known && !s.park {
+			l.report(s.outcome)
+		}
 		l.mu.Lock()
-		l.finish(current)
+		l.after(current, head, s)
 	}
 	l.running--
 }
 
-// finish takes the worked-on head off its lane. The caller holds mu.
-func (l *lanes) finish(current *lane) {
-	current.queue.pop()
-	l.queued--
+// after puts the lane where the step says. The caller holds mu.
+func (l *lanes) after(current *lane, head *delivery, s step) {
+	if s.postpone > 0 {
+		// Not tracked further: after stop it finds nothing to do.
+		time.AfterFunc(s.postpone, func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.makeReady(current)
+		})
+		return
+	}
+	l.remove(current)
+	if s.park {
+		l.reportParked(head, s.outcome)
+		l.parkFollowers(current)
+	}
 	switch {
 	case current.queue.len() > 0:
 		// This worker goes round again, so there is no need to start another.
 		l.ready.push(current)
 	case current.ordered:
 		delete(l.byKey, current.key)
+	}
+}
+
+func (l *lanes) remove(current *lane) *delivery {
+	d := current.queue.pop()
+	l.queued--
+	l.bytes -= d.event.Size()
+	return d
+}
+
+// parkFollowers empties a lane behind its parked head. What came from the dead
+// letters still stands there. The caller holds mu.
+func (l *lanes) parkFollowers(current *lane) {
+	for current.queue.len() > 0 {
+		if d := l.remove(current); d.letter == nil {
+			l.reportParked(d, d.behind())
+		} else {
+			d.dropped()
+		}
+	}
+}
+
+// reportParked reports while it holds mu, so that the outcomes of a lane reach the
+// settler in the lane's order: a later event must not be recorded, and taken up,
+// before an earlier one stands in front of it.
+func (l *lanes) reportParked(d *delivery, outcome outbox.Outcome) {
+	if d.ordered {
+		hash := l.hash(d.lane)
+		entry := l.parked[hash]
+		entry.open++
+		entry.reported++
+		l.parked[hash] = entry
+	}
+	outcome.Parked = true
+	l.report(outcome)
+}
+
+// settled takes note that a parked outcome of the lane is recorded.
+func (l *lanes) settled(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	hash := l.hash(key)
+	if entry, parked := l.parked[hash]; parked && entry.open > 0 {
+		entry.open--
+		l.parked[hash] = entry
+	}
+}
+
+// markParked takes note of a lane that stands in the dead letters.
+func (l *lanes) markParked(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	hash := l.hash(key)
+	if _, parked := l.parked[hash]; !parked {
+		l.parked[hash] = parkedLane{}
+	}
+}
+
+// freeable tells whether the lane is parked and whether all that was reported of
+// it is settled: then the dead letters may be asked about it, and free be called
+// with the count.
+func (l *lanes) freeable(key string) (reported uint32, parked, settled bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	entry, parked := l.parked[l.hash(key)]
+	return entry.reported, parked, entry.open == 0
+}
+
+// free lets the lane's events through again, unless one was parked since.
+func (l *lanes) free(key string, reported uint32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	hash := l.hash(key)
+	if entry, parked := l.parked[hash]; parked && entry.open == 0 && entry.reported == reported {
+		delete(l.parked, hash)
+	}
+}
+
+// load tells how much is queued or being worked on.
+func (l *lanes) load() (deliveries, bytes, parkedLanes int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.queued, l.bytes, len(l.parked)
+}
+
+// resize sets how many lanes go side by side.
+func (l *lanes) resize(limit int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.limit = limit
+	for range min(l.ready.len(), limit-l.running) {
+		l.running++
+		l.workers.Add(1)
+		go l.worker()
 	}
 }
 
@@ -105,42 +275,3 @@ func (l *lanes) stop() {
 
 // wait blocks until no worker is left. It is called after stop.
 func (l *lanes) wait() { l.workers.Wait() }
-
-// ring is a queue on a circular buffer, which gives its memory back as it empties.
-type ring[T any] struct {
-	items []T
-	head  int
-	count int
-}
-
-func (r *ring[T]) len() int { return r.count }
-
-func (r *ring[T]) front() T { return r.items[r.head] }
-
-func (r *ring[T]) push(item T) {
-	if r.count == len(r.items) {
-		r.resize(max(4, 2*r.count))
-	}
-	r.items[(r.head+r.count)%len(r.items)] = item
-	r.count++
-}
-
-func (r *ring[T]) pop() T {
-	var none T
-	item := r.items[r.head]
-	r.items[r.head] = none
-	r.head = (r.head + 1) % len(r.items)
-	r.count--
-	if len(r.items) > 64 && r.count < len(r.items)/4 {
-		r.resize(len(r.items) / 2)
-	}
-	return item
-}
-
-func (r *ring[T]) resize(size int) {
-	items := make([]T, size)
-	for i := range r.count {
-		items[i] = r.items[(r.head+i)%len(r.items)]
-	}
-	r.items, r.head = items, 0
-}

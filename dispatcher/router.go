@@ -30,6 +30,7 @@ type Router struct {
 	eventTypes     []*glob.Pattern
 	aggregateTypes []*glob.Pattern
 	program        cel.Program
+	nothing        bool // wants no event
 }
 
 // NewRouter compiles a Match.
@@ -87,7 +88,7 @@ func compileExpression(expression string) (cel.Program, error) {
 // expression could not decide, as when the payload is no JSON or has no such
 // field; use has(payload.field) for fields that may be absent.
 func (r *Router) Route(e *outbox.Event) (bool, error) {
-	if !matchesAny(r.eventTypes, e.EventType) || !matchesAny(r.aggregateTypes, e.AggregateType) {
+	if r.nothing || !matchesAny(r.eventTypes, e.EventType) || !matchesAny(r.aggregateTypes, e.AggregateType) {
 		return false, nil
 	}
 	if r.program == nil {

@@ -22,6 +22,7 @@ type Round struct {
 	Event    *outbox.Event
 	First    int // number of its first attempt, from 1
 	Attempts int // the most it may make
+	ReplayID string
 }
 
 // Result is what a round came to.
@@ -137,6 +138,9 @@ func (s *HTTPSender) prepare(r *http.Request) error {
 	x.started = s.options.Now()
 	header := x.header.Clone()
 	setAttempt(header, x.round.First+len(x.attempts))
+	if x.round.ReplayID != "" {
+		header["Cdc-Relay-Replay"] = []string{x.round.ReplayID}
+	}
 	if s.options.Signer != nil {
 		for _, h := range s.options.Signer.Sign(signature.Message{
 			ID: signature.EscapeID(escapeValue(x.round.Event.ID)), Time: x.started,
@@ -173,7 +177,8 @@ func checkRetry(ctx context.Context, response *http.Response, err error) (bool, 
 		attempt.Error = describeError(err)
 	}
 	x.attempts = append(x.attempts, attempt)
-	over := x.verdict.Delivered || x.verdict.Permanent || len(x.attempts) >= x.round.Attempts
+	// A Retry-After concerns the whole destination, so it ends the round.
+	over := x.verdict.Delivered || x.verdict.Permanent || x.verdict.RetryAfter > 0 || len(x.attempts) >= x.round.Attempts
 	return !over, nil
 }
 

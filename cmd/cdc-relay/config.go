@@ -16,6 +16,9 @@ type Config struct {
 	Window          WindowConfig        `yaml:"window" envPrefix:"WINDOW_"`
 	Settle          SettleConfig        `yaml:"settle" envPrefix:"SETTLE_"`
 	DeliveryLog     DeliveryLogConfig   `yaml:"delivery_log" envPrefix:"DELIVERY_LOG_"`
+	Parking         ParkingConfig       `yaml:"parking" envPrefix:"PARKING_"`
+	CircuitBreaker  BreakerConfig       `yaml:"circuit_breaker" envPrefix:"CIRCUIT_BREAKER_"`
+	Alerts          AlertsConfig        `yaml:"alerts" envPrefix:"ALERTS_"`
 	Log             LogConfig           `yaml:"log" envPrefix:"LOG_"`
 	ShutdownTimeout time.Duration       `yaml:"shutdown_timeout" env:"SHUTDOWN_TIMEOUT"`
 }
@@ -65,8 +68,18 @@ type DestinationConfig struct {
 	Timeout              time.Duration `yaml:"timeout" env:"TIMEOUT"`
 	Concurrency          int           `yaml:"concurrency" env:"CONCURRENCY"`
 	Ordering             string        `yaml:"ordering" env:"ORDERING"`
+	OnDead               string        `yaml:"on_dead" env:"ON_DEAD"` // continue or block
+	RateLimit            float64       `yaml:"rate_limit" env:"RATE_LIMIT"`
 	ContentType          string        `yaml:"content_type" env:"CONTENT_TYPE"`
+	TLS                  TLSConfig     `yaml:"tls" envPrefix:"TLS_"`
 	AllowPrivateNetworks bool          `yaml:"allow_private_networks" env:"ALLOW_PRIVATE_NETWORKS"`
+}
+
+// TLSConfig is about a destination's certificates; its fields name PEM files.
+type TLSConfig struct {
+	CAFile   string `yaml:"ca_file" env:"CA_FILE"`     // trusted instead of the system's
+	CertFile string `yaml:"cert_file" env:"CERT_FILE"` // the client's
+	KeyFile  string `yaml:"key_file" env:"KEY_FILE"`
 }
 
 // MatchConfig says which events a destination wants.
@@ -78,8 +91,37 @@ type MatchConfig struct {
 
 // RetryConfig says when a failed delivery is tried again.
 type RetryConfig struct {
-	Inline        InlineConfig  `yaml:"inline" envPrefix:"INLINE_"`
-	MaxRetryAfter time.Duration `yaml:"max_retry_after" env:"MAX_RETRY_AFTER"`
+	Inline        InlineConfig    `yaml:"inline" envPrefix:"INLINE_"`
+	Schedule      []time.Duration `yaml:"schedule" env:"SCHEDULE"`
+	MaxRetryAfter time.Duration   `yaml:"max_retry_after" env:"MAX_RETRY_AFTER"`
+}
+
+// ParkingConfig is about events that wait for a later attempt in the dead letters' table.
+type ParkingConfig struct {
+	Enabled bool `yaml:"enabled" env:"ENABLED"`
+	MaxRows int  `yaml:"max_rows" env:"MAX_ROWS"` // more stop the reading
+}
+
+// BreakerConfig says when a destination counts as down.
+type BreakerConfig struct {
+	FailureShare float64       `yaml:"failure_share" env:"FAILURE_SHARE"` // 0 turns it off
+	MinRounds    int           `yaml:"min_rounds" env:"MIN_ROUNDS"`
+	Window       time.Duration `yaml:"window" env:"WINDOW"`
+	Pause        time.Duration `yaml:"pause" env:"PAUSE"`
+}
+
+// AlertsConfig says who is told of dead letters.
+type AlertsConfig struct {
+	URLs []AlertConfig `yaml:"urls" envPrefix:"URLS"`
+}
+
+// AlertConfig is one who is told. In the file it may be the URL alone.
+type AlertConfig struct {
+	URL                  string   `yaml:"url" env:"URL"`
+	Type                 string   `yaml:"type" env:"TYPE"`
+	RoutingKey           string   `yaml:"routing_key" env:"ROUTING_KEY"`
+	Secrets              []string `yaml:"secrets" env:"SECRETS"`
+	AllowPrivateNetworks bool     `yaml:"allow_private_networks" env:"ALLOW_PRIVATE_NETWORKS"`
 }
 
 // InlineConfig is about the attempts made at once.
@@ -124,8 +166,14 @@ func defaultConfig() Config {
 			},
 			MarkProcessed: true,
 		},
-		Slot:            SlotConfig{Name: "cdc_relay", Publication: "cdc_relay", Failover: true},
-		Retry:           RetryConfig{Inline: InlineConfig{Attempts: 3, MinWait: 200 * time.Millisecond, MaxWait: 2 * time.Second}, MaxRetryAfter: 5 * time.Minute},
+		Slot: SlotConfig{Name: "cdc_relay", Publication: "cdc_relay", Failover: true},
+		Retry: RetryConfig{
+			Inline:        InlineConfig{Attempts: 3, MinWait: 200 * time.Millisecond, MaxWait: 2 * time.Second},
+			Schedule:      []time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute},
+			MaxRetryAfter: 15 * time.Minute,
+		},
+		Parking:         ParkingConfig{Enabled: true, MaxRows: 1_000_000},
+		CircuitBreaker:  BreakerConfig{FailureShare: 0.5, MinRounds: 20, Window: 10 * time.Second, Pause: 30 * time.Second},
 		Window:          WindowConfig{Events: 8192, Bytes: 32 << 20},
 		Settle:          SettleConfig{BatchSize: 1000, MaxDelay: 5 * time.Millisecond},
 		DeliveryLog:     DeliveryLogConfig{Enabled: true},
@@ -150,5 +198,8 @@ func (d *DestinationConfig) applyDefaults() {
 	}
 	if d.Ordering == "" {
 		d.Ordering = "aggregate"
+	}
+	if d.OnDead == "" {
+		d.OnDead = "continue"
 	}
 }

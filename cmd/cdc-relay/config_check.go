@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/cdc-relay/cdc-relay/dispatcher"
+	"github.com/cdc-relay/cdc-relay/internal/alert"
 	"github.com/cdc-relay/cdc-relay/internal/catalog"
 	"github.com/cdc-relay/cdc-relay/internal/signature"
 )
@@ -16,7 +17,7 @@ import (
 // check finds the first setting that can't work.
 func (c *Config) check(src source) error {
 	for _, check := range []func(source) error{
-		c.checkDatabase, c.checkOutbox, c.checkDestinations, c.checkNumbers, c.checkLog,
+		c.checkDatabase, c.checkOutbox, c.checkDestinations, c.checkNumbers, c.checkParking, c.checkAlerts, c.checkLog,
 	} {
 		if err := check(src); err != nil {
 			return err
@@ -98,8 +99,14 @@ func (d *DestinationConfig) check(src source, key string) error {
 	if d.Ordering != "aggregate" && d.Ordering != "none" {
 		return src.at(key+".ordering", fmt.Sprintf("is %q; there are aggregate and none", d.Ordering))
 	}
-	if d.Timeout < 0 || d.Concurrency < 0 {
-		return src.at(key, "timeout and concurrency can't be negative")
+	if d.OnDead != "continue" && d.OnDead != "block" {
+		return src.at(key+".on_dead", fmt.Sprintf("is %q; there are continue and block", d.OnDead))
+	}
+	if d.Timeout < 0 || d.Concurrency < 0 || d.RateLimit < 0 {
+		return src.at(key, "timeout, concurrency and rate_limit can't be negative")
+	}
+	if _, err := d.TLS.load(); err != nil {
+		return src.at(key+".tls", err.Error())
 	}
 	if len(d.Secrets) == 0 {
 		return src.at(key+".secrets", "is empty; requests are signed with it, as in \"whsec_<base64>\"")
@@ -138,6 +145,47 @@ func (c *Config) checkNumbers(src source) error {
 		return src.at("settle", "batch_size must be 1 or more, max_delay not negative")
 	case c.ShutdownTimeout <= 0:
 		return src.at("shutdown_timeout", "must be above 0")
+	}
+	return nil
+}
+
+func (c *Config) checkParking(src source) error {
+	for i, wait := range c.Retry.Schedule {
+		if wait <= 0 {
+			return src.at(fmt.Sprintf("retry.schedule[%d]", i), "must be above 0")
+		}
+	}
+	b := c.CircuitBreaker
+	switch {
+	case c.Parking.MaxRows < 1:
+		return src.at("parking.max_rows", "must be 1 or more")
+	case b.FailureShare < 0 || b.FailureShare > 1:
+		return src.at("circuit_breaker.failure_share", "must be between 0 and 1")
+	case b.FailureShare > 0 && (b.MinRounds < 1 || b.Window <= 0 || b.Pause <= 0):
+		return src.at("circuit_breaker", "min_rounds must be 1 or more, window and pause above 0")
+	}
+	return nil
+}
+
+func (c *Config) checkAlerts(src source) error {
+	for i, a := range c.Alerts.URLs {
+		key := fmt.Sprintf("alerts.urls[%d]", i)
+		u, err := url.Parse(a.URL)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+			return src.at(key, "is not an http or https URL with a host")
+		}
+		kind, err := alert.ParseType(a.Type)
+		if err != nil {
+			return src.at(key+".type", err.Error())
+		}
+		if kind == alert.PagerDuty && a.RoutingKey == "" {
+			return src.at(key+".routing_key", "is empty; PagerDuty wants one")
+		}
+		if len(a.Secrets) > 0 {
+			if _, err := signature.NewSigner(signature.Standard(), a.Secrets); err != nil {
+				return src.at(key+".secrets", err.Error())
+			}
+		}
 	}
 	return nil
 }

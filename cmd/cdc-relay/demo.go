@@ -114,7 +114,7 @@ func (d *demonstration) run(ctx context.Context, rate int, listener net.Listener
 	})
 	parts.Go(func() error {
 		log := newLogger(LogConfig{Level: "warn", Format: "console"}, d.out)
-		return serve(relayContext, d.cfg, log.Level(zerolog.WarnLevel))
+		return serve(relayContext, d.cfg, nil, log.Level(zerolog.WarnLevel))
 	})
 
 	writing, stopWriting := context.WithCancel(ctx)

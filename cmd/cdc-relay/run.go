@@ -1,8 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -19,7 +24,11 @@ func newRunCommand(g *globals) *cobra.Command {
 
 What is missing in Postgres (tables, publication, slot) is created first, as by
 "cdc-relay init". On a signal the relay reads no more, lets what is in flight
-finish within shutdown_timeout, settles and confirms it, and exits with 0.`,
+finish within shutdown_timeout, settles and confirms it, and exits with 0.
+
+SIGHUP reads the configuration again and puts its destinations and retries in
+force, secrets among them, without a pause. One that has a mistake is refused,
+loudly, and the old one stays.`,
 		RunE: func(command *cobra.Command, _ []string) error {
 			cfg, err := g.load()
 			if err != nil {
@@ -30,7 +39,9 @@ finish within shutdown_timeout, settles and confirms it, and exits with 0.`,
 			}
 			log := newLogger(cfg.Log, command.ErrOrStderr())
 			log.Info().Str("version", programVersion()).Int("destinations", len(cfg.Destinations)).Msg("starting")
-			if err := serve(command.Context(), cfg, log); err != nil {
+			reloads, stop := g.watchReloads(command.Context(), log)
+			defer stop()
+			if err := serve(command.Context(), cfg, reloads, log); err != nil {
 				log.Error().Err(err).Msg("ended")
 				return err
 			}
@@ -47,4 +58,38 @@ func newLogger(c LogConfig, w io.Writer) zerolog.Logger {
 		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.RFC3339}
 	}
 	return zerolog.New(w).Level(level).With().Timestamp().Logger()
+}
+
+// watchReloads reads the configuration again at each SIGHUP. stop ends that and
+// waits for it.
+func (g *globals) watchReloads(ctx context.Context, log zerolog.Logger) (reloads <-chan Config, stop func()) {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	ctx, cancel := context.WithCancel(ctx)
+	fresh := make(chan Config)
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for {
+			select {
+			case <-hangups:
+			case <-ctx.Done():
+				return
+			}
+			cfg, err := g.load()
+			if err != nil {
+				log.Error().Err(err).Msg("reloaded config refused; the old one stays in force")
+				continue
+			}
+			select {
+			case fresh <- cfg:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return fresh, func() {
+		signal.Stop(hangups)
+		cancel()
+		watching.Wait()
+	}
 }

@@ -6,24 +6,26 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cdc-relay/cdc-relay/checkpoint"
 	"github.com/cdc-relay/cdc-relay/dispatcher"
+	"github.com/cdc-relay/cdc-relay/internal/alert"
 	"github.com/cdc-relay/cdc-relay/internal/deadletter"
 	"github.com/cdc-relay/cdc-relay/internal/outbox"
 	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/internal/replication"
-	"github.com/cdc-relay/cdc-relay/internal/signature"
 )
 
 // serve runs the relay until ctx ends, and then until what is in flight is
 // settled and confirmed or the shutdown time-out is over. It owns every
 // goroutine of the relay: a part that ends with an error ends the others.
-func serve(ctx context.Context, cfg Config, log zerolog.Logger) error {
+//
+// Each configuration that comes over reloads replaces the destinations' settings.
+func serve(ctx context.Context, cfg Config, reloads <-chan Config, log zerolog.Logger) error {
 	if err := setUp(ctx, cfg, log); err != nil {
 		return err
 	}
@@ -36,7 +38,7 @@ func serve(ctx context.Context, cfg Config, log zerolog.Logger) error {
 	if err != nil {
 		return err
 	}
-	return r.run(ctx, cfg.ShutdownTimeout, log)
+	return r.run(ctx, reloads)
 }
 
 // setUp creates what is missing in Postgres and refuses to start on what is wrong.
@@ -54,109 +56,105 @@ func setUp(ctx context.Context, cfg Config, log zerolog.Logger) error {
 	})
 }
 
-// relay is the straight line of an event's walk: the stream's events go to the
-// dispatcher, its outcomes to the settler, and the settled positions back to the
-// stream.
+// relay is the straight line of an event's walk: the stream's events go past the
+// check of what was settled before to the dispatcher, its outcomes to the
+// settler, and the settled positions back to the stream.
 type relay struct {
+	cfg     Config
+	pool    *pgxpool.Pool
+	log     zerolog.Logger
+	letters *deadletter.Store
+
 	stream     *replication.Stream
+	resume     *checkpoint.Resume
 	dispatcher *dispatcher.Dispatcher
 	settler    *checkpoint.Settler
-	events     chan *outbox.Event
+	alerts     *alert.Notifier
+	events     chan *outbox.Event // from resume to dispatcher
 }
 
 func assemble(cfg Config, pool *pgxpool.Pool, log zerolog.Logger) (*relay, error) {
+	r := &relay{cfg: cfg, pool: pool, log: log, letters: cfg.deadLetters(pool), events: make(chan *outbox.Event)}
 	replicationConfig, err := cfg.replication()
 	if err != nil {
 		return nil, err
 	}
-	// Room for the whole window: whatever the stream may hand on fits in.
-	events := make(chan *outbox.Event, cfg.Window.Events)
-	outcomes := make(chan outbox.Outcome, cfg.Settle.BatchSize)
-
-	stream := replication.NewStream(replication.Options{
-		Config: replicationConfig, Slot: cfg.Slot.Name, Publication: cfg.Slot.Publication,
-		Table: cfg.decoderTable(), Window: replication.Window{Events: cfg.Window.Events, Bytes: cfg.Window.Bytes},
-		Events: events, Log: log,
-	})
 	destinations, err := cfg.destinations()
 	if err != nil {
 		return nil, err
 	}
-	dispatch, err := dispatcher.New(dispatcher.Options{Destinations: destinations, Outcomes: outcomes, Now: time.Now, Log: log})
-	if err != nil {
+	if r.alerts, err = cfg.notifier(log); err != nil {
 		return nil, err
 	}
-	settler := checkpoint.NewSettler(checkpoint.SettlerOptions{
-		Database: pool, Recorders: cfg.recorders(), Outcomes: outcomes,
-		Settled:   func(_ []outbox.Outcome, events []outbox.Position) { stream.Settle(events) },
+	// Room for the whole window: whatever the stream may hand on fits in.
+	read := make(chan *outbox.Event, cfg.Window.Events)
+	outcomes := make(chan outbox.Outcome, cfg.Settle.BatchSize)
+
+	r.stream = replication.NewStream(replication.Options{
+		Config: replicationConfig, Slot: cfg.Slot.Name, Publication: cfg.Slot.Publication,
+		Table: cfg.decoderTable(), Window: replication.Window{Events: cfg.Window.Events, Bytes: cfg.Window.Bytes},
+		Events: read, OnStart: r.streamStarts, Log: log,
+	})
+	r.resume = checkpoint.NewResume(checkpoint.ResumeOptions{
+		Database: pool, Schema: cfg.Database.Schema, DeliveryLog: cfg.DeliveryLog.Enabled,
+		In: read, Out: r.events, Batch: 500, Log: log,
+	})
+	options := dispatcher.Options{
+		Destinations: destinations, Outcomes: outcomes, WindowEvents: cfg.Window.Events, WindowBytes: cfg.Window.Bytes,
+		Now: time.Now, Log: log,
+	}
+	if cfg.Parking.Enabled {
+		options.DeadLetters = r.letters
+	}
+	if r.dispatcher, err = dispatcher.New(options); err != nil {
+		return nil, err
+	}
+	r.settler = checkpoint.NewSettler(checkpoint.SettlerOptions{
+		Database: pool, Recorders: cfg.recorders(r.letters), Outcomes: outcomes, Settled: r.settled,
 		BatchSize: cfg.Settle.BatchSize, MaxDelay: cfg.Settle.MaxDelay, Log: log,
 	})
-	return &relay{stream: stream, dispatcher: dispatch, settler: settler, events: events}, nil
+	return r, nil
 }
 
-// recorders are what a settle transaction writes.
-func (c *Config) recorders() []checkpoint.Recorder {
-	recorders := []checkpoint.Recorder{deadletter.NewStore(c.Database.Schema)}
-	if c.DeliveryLog.Enabled {
-		recorders = append(recorders, checkpoint.NewDeliveryLog(c.Database.Schema))
-	}
-	if c.Outbox.MarkProcessed {
-		name := c.outboxName()
-		recorders = append(recorders, checkpoint.NewProcessedColumn(checkpoint.ProcessedOptions{
-			Table:    pgx.Identifier{name.Schema, name.Table},
-			IDColumn: c.Outbox.Columns.ID, Column: c.Outbox.Columns.ProcessedAt,
-			DeadLetters: pgx.Identifier{c.Database.Schema, "dead_letters"},
-		}))
-	}
-	return recorders
-}
-
-func (c *Config) destinations() ([]dispatcher.Destination, error) {
-	destinations := make([]dispatcher.Destination, 0, len(c.Destinations))
-	for _, d := range c.Destinations {
-		sender, err := d.sender(c.Retry)
-		if err != nil {
-			return nil, fmt.Errorf("destination %s: %w", d.Name, err)
+// settled tells everybody what a settle batch has recorded.
+func (r *relay) settled(batch []outbox.Outcome, events []outbox.Position) {
+	r.dispatcher.Settled(batch)
+	r.stream.Settle(events)
+	for _, o := range batch {
+		if o.Fate == outbox.Dead {
+			r.alerts.Dead(alert.Notice{
+				Subject: o.Destination, EventID: o.Event.ID, EventType: o.Event.EventType, Reason: o.Reason, Status: o.Status,
+			})
 		}
-		destinations = append(destinations, dispatcher.Destination{
-			Name: d.Name, Match: d.match(), Sender: sender, Concurrency: d.Concurrency,
-			Unordered: d.Ordering == "none", Attempts: c.Retry.Inline.Attempts,
-		})
 	}
-	return destinations, nil
 }
 
-func (d *DestinationConfig) sender(retry RetryConfig) (dispatcher.Sender, error) {
-	scheme, err := signature.Preset(d.Signature)
-	if err != nil {
-		return nil, err
+// streamStarts runs when the server has begun to stream and nothing has been read
+// of it yet: what stands in the database from before must be known by then.
+func (r *relay) streamStarts(ctx context.Context) error {
+	var text string
+	if err := r.pool.QueryRow(ctx, `SELECT pg_current_wal_flush_lsn()::text`).Scan(&text); err != nil {
+		return fmt.Errorf("read the server's position: %w", err)
 	}
-	signer, err := signature.NewSigner(scheme, d.Secrets)
+	lsn, err := pglogrepl.ParseLSN(text)
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("read the server's position: %w", err)
 	}
-	return dispatcher.NewHTTPSender(dispatcher.HTTPOptions{
-		URL: d.URL, ContentType: d.ContentType, UserAgent: "cdc-relay/" + programVersion(), Signer: signer,
-		Transport: dispatcher.NewTransport(dispatcher.TransportOptions{
-			Connections: d.Concurrency, ConnectTimeout: min(d.Timeout, 5*time.Second),
-			AllowPrivateNetworks: d.AllowPrivateNetworks,
-		}),
-		Timeout: d.Timeout, MinWait: retry.Inline.MinWait, MaxWait: retry.Inline.MaxWait,
-		MaxRetryAfter: retry.MaxRetryAfter, Now: time.Now,
-	}), nil
+	r.resume.CheckUntil(lsn)
+	return r.dispatcher.LoadParked(ctx)
 }
 
 // run starts the parts and waits for all of them. When ctx ends, reading stops
 // and the rest drains: the stream closes the events, the dispatcher finishes and
 // closes the outcomes, the settler settles the last, the stream confirms it.
-func (r *relay) run(ctx context.Context, shutdown time.Duration, log zerolog.Logger) error {
+func (r *relay) run(ctx context.Context, reloads <-chan Config) error {
 	drain, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
 	parts, failed := errgroup.WithContext(drain)
 	intake, stopIntake := context.WithCancel(failed)
 	defer stopIntake()
 	stopWatching := context.AfterFunc(ctx, func() {
-		log.Info().Dur("timeout", shutdown).Msg("stopping: reading no more, finishing what is in flight")
+		r.log.Info().Dur("timeout", r.cfg.ShutdownTimeout).Msg("stopping: reading no more, finishing what is in flight")
 		stopIntake()
 	})
 	defer stopWatching()
@@ -166,22 +164,17 @@ func (r *relay) run(ctx context.Context, shutdown time.Duration, log zerolog.Log
 	settling, settlerEnded := context.WithCancel(failed)
 	defer settlerEnded()
 	parts.Go(func() error { return r.stream.Run(intake, settling) })
+	parts.Go(func() error { return r.resume.Run(failed) })
 	parts.Go(func() error { return r.dispatcher.Run(failed, r.events) })
 	parts.Go(func() error {
 		defer settlerEnded()
 		return r.settler.Run(failed)
 	})
+	parts.Go(func() error { return r.alerts.Run(intake) })
+	parts.Go(func() error { return r.watchParked(intake) })
+	parts.Go(func() error { return r.takeReloads(intake, reloads) })
 	parts.Go(func() error {
-		<-intake.Done()
-		timer := time.NewTimer(shutdown)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			log.Warn().Msg("shutdown_timeout is over: what is still in flight is sent again at the next start")
-			abort()
-		case <-r.stream.Done():
-		case <-failed.Done():
-		}
+		r.boundShutdown(intake, failed, abort)
 		return nil
 	})
 	err := parts.Wait()
@@ -189,4 +182,65 @@ func (r *relay) run(ctx context.Context, shutdown time.Duration, log zerolog.Log
 		return nil
 	}
 	return err
+}
+
+// boundShutdown breaks off what is still in flight when the shutdown time-out is over.
+func (r *relay) boundShutdown(intake, failed context.Context, abort context.CancelFunc) {
+	<-intake.Done()
+	timer := time.NewTimer(r.cfg.ShutdownTimeout)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		r.log.Warn().Msg("shutdown_timeout is over: what is still in flight is sent again at the next start")
+		abort()
+	case <-r.stream.Done():
+	case <-failed.Done():
+	}
+}
+
+// takeReloads puts reloaded configurations in force.
+func (r *relay) takeReloads(ctx context.Context, reloads <-chan Config) error {
+	for {
+		select {
+		case cfg := <-reloads:
+			destinations, err := cfg.destinations()
+			if err == nil {
+				err = r.dispatcher.Reload(destinations)
+			}
+			if err != nil {
+				r.log.Error().Err(err).Msg("reloaded config refused; the old one stays in force")
+				continue
+			}
+			r.log.Info().Int("destinations", len(destinations)).Msg("config reloaded")
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// watchParked stops the reading while too much is parked: the database, not the
+// relay, would otherwise run full during a long outage.
+func (r *relay) watchParked(ctx context.Context) error {
+	if !r.cfg.Parking.Enabled {
+		return nil
+	}
+	ticker := time.NewTicker(5 * time.Second)
+	defer ticker.Stop()
+	held := false
+	for {
+		if parked, err := r.letters.Count(ctx); err == nil {
+			full := parked >= r.cfg.Parking.MaxRows
+			if full != held {
+				r.log.Error().Int("parked", parked).Int("max_rows", r.cfg.Parking.MaxRows).Bool("reading_stopped", full).
+					Msg("parked events have reached parking.max_rows, or fallen below it")
+			}
+			held = full
+			r.stream.Hold(full)
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }

@@ -1,12 +1,19 @@
 // Package deadletter keeps, in Postgres, the deliveries that failed: those given
 // up, which wait for a person, and those parked for a later attempt.
 //
-// It starts no goroutine. A Store is safe for concurrent use.
+// Parked events of one lane (an aggregate at a destination) stand in the order of
+// their positions. Only the first of them has a time for its next attempt; the
+// others wait behind it, and the end of each makes the next one due.
+//
+// A parked event is taken up only once the slot has confirmed past its commit:
+// then every earlier event is settled, so none of its lane can still come from
+// the stream and be overtaken.
+//
+// The package starts no goroutine. A Store is safe for concurrent use.
 package deadletter
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -20,76 +27,76 @@ type State string
 
 // The states of a dead letter.
 const (
-	Scheduled State = "SCHEDULED" // parked: a further attempt is due at next_attempt_at
+	Scheduled State = "SCHEDULED" // parked: a further attempt follows
 	Dead      State = "DEAD"      // given up
 	Delivered State = "DELIVERED" // a later attempt, or a replay, reached the receiver
 	Discarded State = "DISCARDED" // somebody decided that it shall not be sent
 )
 
+// States lists all states.
+func States() []State { return []State{Scheduled, Dead, Delivered, Discarded} }
+
+// Database is what the store reads and writes with outside of settle batches. A
+// *pgxpool.Pool is one.
+type Database interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	Begin(ctx context.Context) (pgx.Tx, error)
+}
+
+// Options are what a Store is made of.
+type Options struct {
+	Database Database
+	Schema   string
+	Slot     string // whose confirmed position tells what may be taken up
+	// Blocking names the destinations at which a DEAD event keeps the later ones
+	// of its lane waiting, until it is replayed or discarded.
+	Blocking []string
+	Now      func() time.Time
+}
+
 // Store is the dead_letters table.
 type Store struct {
-	table string // quoted
+	db       Database
+	table    string // quoted
+	pauses   string // quoted name of paused_destinations
+	slot     string
+	blocking []string
+	now      func() time.Time
 }
 
 // NewStore returns the store in the given schema.
-func NewStore(schema string) *Store {
-	return &Store{table: pgx.Identifier{schema, "dead_letters"}.Sanitize()}
+func NewStore(o Options) *Store {
+	return &Store{
+		db: o.Database, slot: o.Slot,
+		table:    pgx.Identifier{o.Schema, "dead_letters"}.Sanitize(),
+		pauses:   pgx.Identifier{o.Schema, "paused_destinations"}.Sanitize(),
+		blocking: append([]string{}, o.Blocking...), now: o.Now,
+	}
 }
 
-// Record puts the outcomes that are dead or scheduled: a checkpoint.Recorder.
-func (s *Store) Record(ctx context.Context, tx pgx.Tx, batch []outbox.Outcome) error {
-	statements := &pgx.Batch{}
-	for _, o := range batch {
-		if o.Fate != outbox.Dead && o.Fate != outbox.Scheduled {
-			continue
-		}
-		if err := s.queuePut(statements, o); err != nil {
-			return err
-		}
-	}
-	if statements.Len() == 0 {
-		return nil
-	}
-	if err := tx.SendBatch(ctx, statements).Close(); err != nil {
-		return fmt.Errorf("write dead letters: %w", err)
-	}
-	return nil
+// Letter is a parked delivery that was taken up.
+type Letter struct {
+	ID          int64
+	Event       *outbox.Event
+	Destination string
+	Ordered     bool
+	Rounds      int // goes at it so far
+	Tries       int // attempts so far
+	ReplayID    string
+	Lease       time.Time // until when nobody else takes it up
 }
 
-func (s *Store) queuePut(statements *pgx.Batch, o outbox.Outcome) error {
-	attempts, err := json.Marshal(o.Attempts)
-	if err != nil {
-		return fmt.Errorf("encode attempts of event %s: %w", o.Event.ID, err)
-	}
-	if o.Attempts == nil {
-		attempts = []byte("[]")
-	}
-	state, next := Dead, (*time.Time)(nil)
-	if o.Fate == outbox.Scheduled {
-		state, next = Scheduled, &o.NextAttempt
-	}
-	lane := (*string)(nil)
-	if key, ordered := o.Event.Lane(); ordered && o.Ordered {
-		lane = text(key)
-	}
-	e := o.Event
-	statements.Queue(`INSERT INTO `+s.table+` (outbox_id, destination, state, reason, commit_lsn, tx_index, committed_at,
-		lane, aggregate_type, aggregate_id, event_type, payload, payload_kind, headers, attempts, attempt_count, next_attempt_at)
-		VALUES ($1, $2, $3, $4, $5::text::pg_lsn, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15::text::jsonb, $16, $17)`,
-		e.ID, o.Destination, string(state), o.Reason, e.Position.Commit.String(), int64(e.Position.Index), e.CommitTime,
-		lane, text(e.AggregateType), nullable(e.AggregateID, e.HasAggregate), text(e.EventType),
-		e.Payload, kindName(e.Kind), nullable(string(e.Headers), e.Headers != nil), string(attempts), o.Tries, next)
-	return nil
+// Lane names a sequence of parked events.
+type Lane struct {
+	Destination string
+	Key         string
 }
 
-func text(s string) *string { return nullable(s, s != "") }
+// holdsBack is the condition by which row e keeps later rows of its lane from
+// being sent. $blocking stands for the parameter with the blocking destinations.
+const holdsBack = `(%[1]s.state = 'SCHEDULED' OR %[1]s.state = 'DEAD' AND %[1]s.destination = ANY (%[2]s::text[]))`
 
-func nullable(s string, present bool) *string {
-	if !present {
-		return nil
-	}
-	return &s
-}
+func holds(alias, blocking string) string { return fmt.Sprintf(holdsBack, alias, blocking) }
 
 func kindName(k outbox.PayloadKind) string {
 	switch k {
@@ -99,5 +106,16 @@ func kindName(k outbox.PayloadKind) string {
 		return "binary"
 	default:
 		return "text"
+	}
+}
+
+func kindOf(name string) outbox.PayloadKind {
+	switch name {
+	case "json":
+		return outbox.JSON
+	case "binary":
+		return outbox.Binary
+	default:
+		return outbox.Text
 	}
 }

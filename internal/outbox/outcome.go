@@ -31,12 +31,28 @@ type Outcome struct {
 	Fate        Fate
 	Deliveries  int // how many deliveries the event has in all; 0 when Unmatched
 	Attempts    []Attempt
-	Tries       int // attempts made; len(Attempts) where those are kept
+	Tries       int // attempts made over all rounds
 	Status      int // the last answer's status code, 0 for none
 	DoneAt      time.Time
-	Reason      string    // why it is Scheduled or Dead
-	NextAttempt time.Time // when Scheduled
-	Ordered     bool      // the destination keeps the order of the event's lane
+	Reason      string // why it is Scheduled or Dead
+	Ordered     bool   // the destination keeps the order of the event's lane
+
+	// When Scheduled: how many rounds were made, and when the next is due. The
+	// zero time is for one that waits behind an earlier event of its lane.
+	Rounds      int
+	NextAttempt time.Time
+
+	// LetterID is the dead letter that this delivery came from; 0 for one that
+	// came from the stream.
+	LetterID int64
+	ReplayID string // when a person asked for it
+	// NextHeldUntil says, of a delivery that came from a dead letter, that the next
+	// one of its lane is in hand too and until when nobody else shall take it up.
+	NextHeldUntil time.Time
+
+	// Parked says that the dispatcher holds back the event's lane until this is
+	// settled, and then for as long as anything of the lane is parked.
+	Parked bool
 
 	// Set by the settler: Last on the outcome that leaves its event without an
 	// open delivery; Guarded when not all of the event's deliveries are known to

@@ -53,6 +53,9 @@ func (s *session) run(intake, drain context.Context, intakeOver func()) error {
 	if err := s.start(intake); err != nil {
 		return err
 	}
+	if err := s.stream.options.OnStart(intake); err != nil {
+		return err
+	}
 	s.streamed = true
 	s.stream.update(func(st *Status) { st.State, st.Reason = Streaming, "" })
 	s.stream.options.Log.Info().Str("slot", s.stream.options.Slot).Msg("streaming")

@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -39,7 +40,10 @@ type Options struct {
 	Table       decoder.Table
 	Window      Window
 	Events      chan<- *outbox.Event // closed by Run when it reads no more
-	Log         zerolog.Logger
+	// OnStart is called on each connection when streaming has begun, before the
+	// first message is read. Its error ends the connection, not the stream.
+	OnStart func(ctx context.Context) error
+	Log     zerolog.Logger
 }
 
 // Window bounds what is in flight: handed on and not settled. Reading stops
@@ -55,6 +59,7 @@ type Stream struct {
 	options Options
 	tracker *checkpoint.Tracker
 	paused  bool // the window was full at the last look
+	held    atomic.Bool
 
 	mu      sync.Mutex
 	settled []outbox.Position // reported by Settle, not yet seen by Run
@@ -241,8 +246,14 @@ func (s *Stream) absorb() {
 	}
 }
 
-// full tells whether the window has no room.
+// Hold stops the reading, or lets it go on. The connection stays.
+func (s *Stream) Hold(held bool) { s.held.Store(held) }
+
+// full tells whether nothing may be handed on at present.
 func (s *Stream) full() bool {
+	if s.held.Load() {
+		return true
+	}
 	events, bytes := s.tracker.InFlight()
 	return events >= s.options.Window.Events || bytes >= s.options.Window.Bytes
 }

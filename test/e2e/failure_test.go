@@ -16,7 +16,7 @@ import (
 )
 
 const quickRetries = `
-retry: { inline: { attempts: 3, min_wait: 10ms, max_wait: 20ms } }
+retry: { inline: { attempts: 3, min_wait: 10ms, max_wait: 20ms }, schedule: [] }
 `
 
 // TestDeadLetter: a row that no receiver accepts is kept with each attempt, and

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/rs/zerolog"
+
+	"github.com/cdc-relay/cdc-relay/checkpoint"
+	"github.com/cdc-relay/cdc-relay/dispatcher"
+	"github.com/cdc-relay/cdc-relay/internal/alert"
+	"github.com/cdc-relay/cdc-relay/internal/deadletter"
+	"github.com/cdc-relay/cdc-relay/internal/signature"
+)
+
+// Here the configuration becomes the options of the packages.
+
+// recorders are what a settle transaction writes.
+func (c *Config) recorders(letters *deadletter.Store) []checkpoint.Recorder {
+	recorders := []checkpoint.Recorder{letters}
+	if c.DeliveryLog.Enabled {
+		recorders = append(recorders, checkpoint.NewDeliveryLog(c.Database.Schema))
+	}
+	if c.Outbox.MarkProcessed {
+		name := c.outboxName()
+		recorders = append(recorders, checkpoint.NewProcessedColumn(checkpoint.ProcessedOptions{
+			Table:    pgx.Identifier{name.Schema, name.Table},
+			IDColumn: c.Outbox.Columns.ID, Column: c.Outbox.Columns.ProcessedAt,
+			DeadLetters: pgx.Identifier{c.Database.Schema, "dead_letters"},
+		}))
+	}
+	return recorders
+}
+
+func (c *Config) deadLetters(pool *pgxpool.Pool) *deadletter.Store {
+	var blocking []string
+	for _, d := range c.Destinations {
+		if d.OnDead == "block" {
+			blocking = append(blocking, d.Name)
+		}
+	}
+	return deadletter.NewStore(deadletter.Options{
+		Database: pool, Schema: c.Database.Schema, Slot: c.Slot.Name, Blocking: blocking, Now: time.Now,
+	})
+}
+
+func (c *Config) destinations() ([]dispatcher.Destination, error) {
+	destinations := make([]dispatcher.Destination, 0, len(c.Destinations))
+	inline, breaker := c.Retry.Inline, c.CircuitBreaker
+	for _, d := range c.Destinations {
+		sender, err := d.sender(c.Retry)
+		if err != nil {
+			return nil, fmt.Errorf("destination %s: %w", d.Name, err)
+		}
+		destinations = append(destinations, dispatcher.Destination{
+			Name: d.Name, Match: d.match(), Sender: sender, Concurrency: d.Concurrency,
+			Unordered: d.Ordering == "none", Blocking: d.OnDead == "block", RateLimit: d.RateLimit,
+			Breaker: dispatcher.Breaker{
+				FailureShare: breaker.FailureShare, MinRounds: breaker.MinRounds, Window: breaker.Window, Pause: breaker.Pause,
+			},
+			Attempts: inline.Attempts, Schedule: c.Retry.Schedule, ShortWait: inline.MaxWait,
+			RoundTime: time.Duration(inline.Attempts) * (d.Timeout + inline.MaxWait),
+		})
+	}
+	return destinations, nil
+}
+
+func (d *DestinationConfig) sender(retry RetryConfig) (dispatcher.Sender, error) {
+	scheme, err := signature.Preset(d.Signature)
+	if err != nil {
+		return nil, err
+	}
+	signer, err := signature.NewSigner(scheme, d.Secrets)
+	if err != nil {
+		return nil, err
+	}
+	certificates, err := d.TLS.load()
+	if err != nil {
+		return nil, err
+	}
+	return dispatcher.NewHTTPSender(dispatcher.HTTPOptions{
+		URL: d.URL, ContentType: d.ContentType, UserAgent: "cdc-relay/" + programVersion(), Signer: signer,
+		Transport: dispatcher.NewTransport(dispatcher.TransportOptions{
+			Connections: d.Concurrency, ConnectTimeout: min(d.Timeout, 5*time.Second),
+			AllowPrivateNetworks: d.AllowPrivateNetworks, TLS: certificates,
+		}),
+		Timeout: d.Timeout, MinWait: retry.Inline.MinWait, MaxWait: retry.Inline.MaxWait,
+		MaxRetryAfter: retry.MaxRetryAfter, Now: time.Now,
+	}), nil
+}
+
+// alertInterval is the least time between two alerts about one destination.
+const alertInterval = time.Minute
+
+func (c *Config) notifier(log zerolog.Logger) (*alert.Notifier, error) {
+	targets := make([]alert.Target, 0, len(c.Alerts.URLs))
+	for i, a := range c.Alerts.URLs {
+		kind, err := alert.ParseType(a.Type)
+		if err != nil {
+			return nil, fmt.Errorf("alerts.urls[%d].type: %w", i, err)
+		}
+		target := alert.Target{
+			URL: a.URL, Type: kind, RoutingKey: a.RoutingKey,
+			Transport: dispatcher.NewTransport(dispatcher.TransportOptions{
+				Connections: 2, ConnectTimeout: 5 * time.Second, AllowPrivateNetworks: a.AllowPrivateNetworks,
+			}),
+		}
+		if len(a.Secrets) > 0 {
+			if target.Signer, err = signature.NewSigner(signature.Standard(), a.Secrets); err != nil {
+				return nil, fmt.Errorf("alerts.urls[%d].secrets: %w", i, err)
+			}
+		}
+		targets = append(targets, target)
+	}
+	return alert.New(alert.Options{Targets: targets, Every: alertInterval, Now: time.Now, Log: log}), nil
+}
