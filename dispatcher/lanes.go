@@ -22,6 +22,13 @@ type lanes struct {
 	work   func(*delivery) step
 	report func(outbox.Outcome)
 
+	// parking is held, before mu, from the decision to park something until it is
+	// reported, so that the outcomes of a lane reach the settler in the lane's
+	// order: a later event must not be recorded, and taken up, before an earlier
+	// one stands in front of it. Reporting can wait for the settler, which itself
+	// needs mu.
+	parking sync.Mutex
+
 	mu      sync.Mutex
 	limit   int
 	byKey   map[string]*lane
@@ -81,16 +88,29 @@ func (l *lanes) hash(key string) laneHash {
 // parked ones. After stop it does nothing: what was never attempted comes again
 // from the slot, or from the dead letters.
 func (l *lanes) push(d *delivery) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.stopped {
+	if !d.ordered || d.letter != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.enqueue(d)
 		return
 	}
-	if d.ordered && d.letter == nil {
-		if _, parked := l.parked[l.hash(d.lane)]; parked {
-			l.reportParked(d, d.behind())
-			return
-		}
+	l.parking.Lock()
+	defer l.parking.Unlock()
+	l.mu.Lock()
+	_, parked := l.parked[l.hash(d.lane)]
+	if !parked {
+		l.enqueue(d)
+	}
+	l.mu.Unlock()
+	if parked {
+		l.reportParked(d, d.behind())
+	}
+}
+
+// enqueue puts a delivery into its lane. The caller holds mu.
+func (l *lanes) enqueue(d *delivery) {
+	if l.stopped {
+		return
 	}
 	l.queued++
 	l.bytes += d.event.Size()
@@ -110,11 +130,8 @@ func (l *lanes) push(d *delivery) {
 
 // parkAtOnce parks a delivery that is not to be queued at all.
 func (l *lanes) parkAtOnce(d *delivery, outcome outbox.Outcome) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.stopped {
-		return
-	}
+	l.parking.Lock()
+	defer l.parking.Unlock()
 	l.reportParked(d, outcome)
 }
 
@@ -138,17 +155,22 @@ func (l *lanes) worker() {
 		head := current.queue.front()
 		l.mu.Unlock()
 		s := l.work(head)
-		if s.known && !s.park {
+		switch {
+		case s.park:
+			l.park(current, head, s.outcome)
+		case s.known:
 			l.report(s.outcome)
 		}
 		l.mu.Lock()
-		l.after(current, head, s)
+		if !s.park {
+			l.after(current, s)
+		}
 	}
 	l.running--
 }
 
-// after puts the lane where the step says. The caller holds mu.
-func (l *lanes) after(current *lane, head *delivery, s step) {
+// after puts a lane that was not parked where the step says. The caller holds mu.
+func (l *lanes) after(current *lane, s step) {
 	if s.postpone > 0 {
 		// Not tracked further: after stop it finds nothing to do.
 		time.AfterFunc(s.postpone, func() {
@@ -159,10 +181,6 @@ func (l *lanes) after(current *lane, head *delivery, s step) {
 		return
 	}
 	l.remove(current)
-	if s.park {
-		l.reportParked(head, s.outcome)
-		l.parkFollowers(current)
-	}
 	switch {
 	case current.queue.len() > 0:
 		// This worker goes round again, so there is no need to start another.
@@ -179,11 +197,25 @@ func (l *lanes) remove(current *lane) *delivery {
 	return d
 }
 
-// parkFollowers empties a lane behind its parked head. What came from the dead
-// letters still stands there. The caller holds mu.
-func (l *lanes) parkFollowers(current *lane) {
+// park empties a lane: its head is reported with its outcome, and what stands
+// behind it as waiting behind it. What came from the dead letters still stands
+// there.
+func (l *lanes) park(current *lane, head *delivery, outcome outbox.Outcome) {
+	l.parking.Lock()
+	defer l.parking.Unlock()
+	l.mu.Lock()
+	l.remove(current)
+	followers := make([]*delivery, 0, current.queue.len())
 	for current.queue.len() > 0 {
-		if d := l.remove(current); d.letter == nil {
+		followers = append(followers, l.remove(current))
+	}
+	if current.ordered {
+		delete(l.byKey, current.key)
+	}
+	l.mu.Unlock()
+	l.reportParked(head, outcome)
+	for _, d := range followers {
+		if d.letter == nil {
 			l.reportParked(d, d.behind())
 		} else {
 			d.dropped()
@@ -191,16 +223,17 @@ func (l *lanes) parkFollowers(current *lane) {
 	}
 }
 
-// reportParked reports while it holds mu, so that the outcomes of a lane reach the
-// settler in the lane's order: a later event must not be recorded, and taken up,
-// before an earlier one stands in front of it.
+// reportParked reports a delivery and holds back what comes after it in its lane.
+// The caller holds parking.
 func (l *lanes) reportParked(d *delivery, outcome outbox.Outcome) {
 	if d.ordered {
+		l.mu.Lock()
 		hash := l.hash(d.lane)
 		entry := l.parked[hash]
 		entry.open++
 		entry.reported++
 		l.parked[hash] = entry
+		l.mu.Unlock()
 	}
 	outcome.Parked = true
 	l.report(outcome)

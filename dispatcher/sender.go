@@ -182,6 +182,10 @@ func checkRetry(ctx context.Context, response *http.Response, err error) (bool, 
 	return !over, nil
 }
 
+// errAnswerTooLong fails an attempt whatever its status: what acknowledges a webhook
+// is short, and what isn't came from something else, as a page for browsers does.
+var errAnswerTooLong = fmt.Errorf("the answer is longer than %d KiB", answerRead>>10)
+
 // readAnswer reads and closes the body of an answer. One that is too long is
 // closed with its connection rather than read to its end.
 func readAnswer(body io.ReadCloser) ([]byte, error) {
@@ -190,7 +194,10 @@ func readAnswer(body io.ReadCloser) ([]byte, error) {
 	if err != nil || len(kept) < answerKept {
 		return kept, err
 	}
-	_, err = io.Copy(io.Discard, io.LimitReader(body, answerRead-answerKept))
+	rest, err := io.Copy(io.Discard, io.LimitReader(body, answerRead-answerKept+1))
+	if err == nil && rest > answerRead-answerKept {
+		err = errAnswerTooLong
+	}
 	return kept, err
 }
 

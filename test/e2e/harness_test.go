@@ -189,6 +189,7 @@ type receiver struct {
 	t      *testing.T
 	mu     sync.Mutex
 	got    []request
+	ok     []request // those that were answered 2xx
 	bad    []string
 	answer func(http.ResponseWriter, request)
 }
@@ -231,9 +232,36 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, h *http.Request) {
 	}
 	answer := r.answer
 	r.mu.Unlock()
+	answered := &answerWriter{ResponseWriter: w}
 	if answer != nil {
-		answer(w, got)
+		answer(answered, got)
 	}
+	if !answered.spoiled && answered.status < 300 {
+		r.mu.Lock()
+		r.ok = append(r.ok, got)
+		r.mu.Unlock()
+	}
+}
+
+// answerWriter tells what a test answered.
+type answerWriter struct {
+	http.ResponseWriter
+	status  int
+	spoiled bool // answered in a way that is no acknowledgement, whatever its status
+}
+
+func (w *answerWriter) WriteHeader(status int) {
+	w.status = status
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *answerWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// accepted gives the requests that were answered 2xx.
+func (r *receiver) accepted() []request {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]request(nil), r.ok...)
 }
 
 func (r *receiver) requests() []request {
