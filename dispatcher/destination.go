@@ -248,8 +248,11 @@ func (d *destination) conclude(delivery *delivery, o outbox.Outcome) step {
 		o.NextHeldUntil = delivery.letter.Lease
 	}
 	d.logOutcome(o)
-	blocks := o.Fate == outbox.Dead && delivery.ordered && d.current.Load().Blocking
-	return step{outcome: o, known: true, park: o.Fate == outbox.Scheduled || blocks}
+	// What follows a dead event may go on only when its death is recorded: else a
+	// crash now would bring it back to life behind its followers.
+	dies := o.Fate == outbox.Dead && delivery.ordered
+	blocks := dies && d.current.Load().Blocking
+	return step{outcome: o, known: true, park: o.Fate == outbox.Scheduled || blocks, hold: dies && !blocks}
 }
 
 func (d *destination) logOutcome(o outbox.Outcome) {

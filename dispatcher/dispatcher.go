@@ -167,6 +167,18 @@ func (d *Dispatcher) LoadParked(ctx context.Context) error {
 // Settled takes note of outcomes that are recorded. It may be called from any
 // goroutine and doesn't wait.
 func (d *Dispatcher) Settled(batch []outbox.Outcome) {
+	destinations := d.all()
+	for _, o := range batch {
+		key, ordered := o.Event.Lane()
+		if o.Fate != outbox.Dead || o.Parked || !ordered || !o.Ordered {
+			continue
+		}
+		for _, destination := range destinations {
+			if destination.name == o.Destination {
+				destination.lanes.release(key)
+			}
+		}
+	}
 	if d.parking != nil {
 		d.parking.settled(batch)
 	}

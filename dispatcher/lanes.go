@@ -49,14 +49,16 @@ type step struct {
 	outcome  outbox.Outcome
 	known    bool          // report the outcome
 	park     bool          // and park the lane behind it
+	hold     bool          // and let the lane wait until it is settled
 	postpone time.Duration // no outcome yet: try again after this long, the lane waiting
 }
 
-// lane is a queue whose head is either ready or being worked on. The lane of a
+// lane is a queue whose head is ready, being worked on, or held. The lane of a
 // delivery without order to keep has no key and holds only it.
 type lane struct {
 	key     string
 	ordered bool
+	held    bool // until the outcome of the one before is settled; the queue may be empty
 	queue   ring[*delivery]
 }
 
@@ -158,11 +160,13 @@ func (l *lanes) worker() {
 		switch {
 		case s.park:
 			l.park(current, head, s.outcome)
+		case s.hold:
+			l.hold(current, s.outcome)
 		case s.known:
 			l.report(s.outcome)
 		}
 		l.mu.Lock()
-		if !s.park {
+		if !s.park && !s.hold {
 			l.after(current, s)
 		}
 	}
@@ -221,6 +225,31 @@ func (l *lanes) park(current *lane, head *delivery, outcome outbox.Outcome) {
 			d.dropped()
 		}
 	}
+}
+
+// hold reports the head and lets what follows wait until release.
+func (l *lanes) hold(current *lane, outcome outbox.Outcome) {
+	l.mu.Lock()
+	l.remove(current)
+	current.held = true
+	l.mu.Unlock()
+	l.report(outcome)
+}
+
+// release lets a held lane go on.
+func (l *lanes) release(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	current := l.byKey[key]
+	if current == nil || !current.held {
+		return
+	}
+	current.held = false
+	if current.queue.len() > 0 {
+		l.makeReady(current)
+		return
+	}
+	delete(l.byKey, key)
 }
 
 // reportParked reports a delivery and holds back what comes after it in its lane.

@@ -53,45 +53,55 @@ type place struct {
 }
 
 func writeSession(conn *pgx.Conn, rows int, aggregates []uuid.UUID) (map[string]place, error) {
-	ctx := context.Background()
 	written := make(map[string]place)
 	next := make(map[uuid.UUID]int)
 	for len(written) < rows {
-		count := min(1+rand.IntN(200), rows-len(written))
-		rollBack := rand.IntN(10) == 0
-		tx, err := conn.Begin(ctx)
+		committed, err := writeTransaction(conn, min(1+rand.IntN(200), rows-len(written)), aggregates, next)
 		if err != nil {
 			return nil, err
 		}
-		batch := &pgx.Batch{}
-		inTransaction := make(map[string]place)
-		numbers := make(map[uuid.UUID]int)
-		for range count {
-			id, aggregate := uuid.New(), aggregates[rand.IntN(len(aggregates))]
-			number := next[aggregate] + numbers[aggregate]
-			numbers[aggregate]++
-			batch.Queue(`INSERT INTO outbox_events (id, aggregate_type, aggregate_id, event_type, payload) VALUES ($1, 'order', $2, 'order.changed', $3)`,
-				id, aggregate, fmt.Sprintf(`{"number": %d, "rolled_back": %t}`, number, rollBack))
-			inTransaction[id.String()] = place{aggregate, number}
-		}
-		if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-			return nil, err
-		}
-		if rollBack {
-			if err := tx.Rollback(ctx); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		if err := tx.Commit(ctx); err != nil {
-			return nil, err
-		}
-		for id, p := range inTransaction {
+		for id, p := range committed {
 			written[id] = p
 		}
-		for aggregate, n := range numbers {
-			next[aggregate] += n
-		}
+	}
+	return written, nil
+}
+
+func writeOnce(conn *pgx.Conn, aggregates []uuid.UUID, next map[uuid.UUID]int) (map[string]place, error) {
+	return writeTransaction(conn, 1+rand.IntN(10), aggregates, next)
+}
+
+// writeTransaction writes one transaction, which rolls back one time in ten, and
+// gives what it committed. next counts the events of each aggregate.
+func writeTransaction(conn *pgx.Conn, count int, aggregates []uuid.UUID, next map[uuid.UUID]int) (map[string]place, error) {
+	ctx := context.Background()
+	rollBack := rand.IntN(10) == 0
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	batch := &pgx.Batch{}
+	written := make(map[string]place)
+	numbers := make(map[uuid.UUID]int)
+	for range count {
+		id, aggregate := uuid.New(), aggregates[rand.IntN(len(aggregates))]
+		number := next[aggregate] + numbers[aggregate]
+		numbers[aggregate]++
+		batch.Queue(`INSERT INTO outbox_events (id, aggregate_type, aggregate_id, event_type, payload) VALUES ($1, 'order', $2, 'order.changed', $3)`,
+			id, aggregate, fmt.Sprintf(`{"number": %d, "rolled_back": %t}`, number, rollBack))
+		written[id.String()] = place{aggregate, number}
+	}
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return nil, err
+	}
+	if rollBack {
+		return nil, tx.Rollback(ctx)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return nil, err
+	}
+	for aggregate, n := range numbers {
+		next[aggregate] += n
 	}
 	return written, nil
 }

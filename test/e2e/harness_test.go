@@ -102,6 +102,17 @@ func command(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
+// background starts one command and doesn't wait for it.
+func (b *bundle) background(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(program, append([]string{"--config", b.config}, args...)...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill() })
+	return cmd
+}
+
 // relay is a running process of the program.
 type relay struct {
 	cmd  *exec.Cmd
