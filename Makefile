@@ -31,3 +31,8 @@ fuzz:
 
 clean:
 	rm -rf bin
+
+.PHONY: bench
+bench:
+	@test/prepare.sh
+	$(GO) run ./test/bench

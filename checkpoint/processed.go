@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -12,9 +13,9 @@ import (
 // ProcessedColumn sets processed_at on the outbox rows that every matching
 // destination has: a Recorder.
 type ProcessedColumn struct {
-	o       ProcessedOptions
-	plain   string // statements for the id's type; "" until it is known
-	guarded string
+	o    ProcessedOptions
+	mark string // the statement for the id's type; "" until it is known
+	open string // which of some events have open dead letters
 }
 
 // ProcessedOptions say where to mark. The names are unquoted.
@@ -26,43 +27,60 @@ type ProcessedOptions struct {
 }
 
 // NewProcessedColumn returns the marker of one outbox.
-func NewProcessedColumn(o ProcessedOptions) *ProcessedColumn { return &ProcessedColumn{o: o} }
+func NewProcessedColumn(o ProcessedOptions) *ProcessedColumn {
+	// The LATERAL with its LIMIT makes one look-up in dead_letters_outbox_id of each
+	// id, whatever the planner thinks of the table's size.
+	return &ProcessedColumn{o: o, open: `SELECT u.id FROM unnest($1::text[]) AS u (id) CROSS JOIN LATERAL (SELECT FROM ` + o.DeadLetters.Sanitize() + ` d
+		WHERE d.outbox_id = u.id AND d.state IN ('SCHEDULED', 'DEAD') LIMIT 1) found`}
+}
 
 // Record marks the events that the batch completes.
 func (p *ProcessedColumn) Record(ctx context.Context, tx pgx.Tx, batch []outbox.Outcome) error {
-	var plain, guarded []string
+	var ids, unsure []string
 	for _, o := range batch {
 		switch {
-		case !o.Last || o.Event.ID == "":
-		case o.Guarded:
-			guarded = append(guarded, o.Event.ID)
+		case !o.Completes || o.Event.ID == "":
+		case o.Unsure:
+			unsure = append(unsure, o.Event.ID)
 		default:
-			plain = append(plain, o.Event.ID)
+			ids = append(ids, o.Event.ID)
 		}
 	}
-	if p.plain == "" {
+	if len(unsure) > 0 {
+		complete, err := p.withoutOpenLetters(ctx, tx, unsure)
+		if err != nil {
+			return err
+		}
+		ids = append(ids, complete...)
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	if p.mark == "" {
 		if err := p.prepare(ctx, tx); err != nil {
 			return err
 		}
 	}
-	if err := p.mark(ctx, tx, p.plain, plain); err != nil {
-		return err
-	}
-	return p.mark(ctx, tx, p.guarded, guarded)
-}
-
-func (p *ProcessedColumn) mark(ctx context.Context, tx pgx.Tx, statement string, ids []string) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	if _, err := tx.Exec(ctx, statement, ids); err != nil {
-		p.plain = "" // the column may have another type by now: look again
+	if _, err := tx.Exec(ctx, p.mark, ids); err != nil {
+		p.mark = "" // the column may have another type by now: look again
 		return fmt.Errorf("mark rows of %s as processed: %w", p.o.Table.Sanitize(), err)
 	}
 	return nil
 }
 
-// prepare makes the statements for the type that the id has at present, so that
+func (p *ProcessedColumn) withoutOpenLetters(ctx context.Context, tx pgx.Tx, ids []string) ([]string, error) {
+	rows, err := tx.Query(ctx, p.open, ids)
+	if err != nil {
+		return nil, fmt.Errorf("look for open dead letters: %w", err)
+	}
+	open, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("look for open dead letters: %w", err)
+	}
+	return slices.DeleteFunc(ids, func(id string) bool { return slices.Contains(open, id) }), nil
+}
+
+// prepare makes the statement for the type that the id has at present, so that
 // the comparison is with the indexed column itself.
 func (p *ProcessedColumn) prepare(ctx context.Context, tx pgx.Tx) error {
 	var kind string
@@ -72,11 +90,7 @@ func (p *ProcessedColumn) prepare(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return fmt.Errorf("look up the type of %s.%s: %w", p.o.Table.Sanitize(), p.o.IDColumn, err)
 	}
-	id := pgx.Identifier{p.o.IDColumn}.Sanitize()
-	p.plain = fmt.Sprintf(`UPDATE %s AS o SET %s = now() WHERE o.%s = ANY ($1::text[]::%s[])`,
-		p.o.Table.Sanitize(), pgx.Identifier{p.o.Column}.Sanitize(), id, kind)
-	p.guarded = p.plain + fmt.Sprintf(` AND NOT EXISTS (SELECT FROM %s d
-		WHERE d.outbox_id = o.%s::text AND d.state IN ('SCHEDULED', 'DEAD'))`,
-		p.o.DeadLetters.Sanitize(), id)
+	p.mark = fmt.Sprintf(`UPDATE %s SET %s = now() WHERE %s = ANY ($1::text[]::%s[])`, p.o.Table.Sanitize(),
+		pgx.Identifier{p.o.Column}.Sanitize(), pgx.Identifier{p.o.IDColumn}.Sanitize(), kind)
 	return nil
 }

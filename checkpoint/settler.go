@@ -48,8 +48,9 @@ type Settler struct {
 
 // progress is how far an event with several deliveries has come.
 type progress struct {
-	left    int
-	guarded bool
+	left     int
+	missing  int  // deliveries that were settled without having been made
+	repeated bool // settled before a restart, so that what was made then isn't known
 }
 
 // NewSettler returns a Settler that has settled nothing.
@@ -157,32 +158,50 @@ func (s *Settler) write(ctx context.Context, batch []outbox.Outcome) error {
 }
 
 // complete gives the events that this batch leaves without an open delivery, and
-// marks in the batch which outcome is the last of its event.
+// marks in the batch which outcome completes the deliveries of its event.
 func (s *Settler) complete(batch []outbox.Outcome) []outbox.Position {
 	events := make([]outbox.Position, 0, len(batch))
 	for i := range batch {
 		o := &batch[i]
 		position := o.Event.Position
+		event, known := s.pending[position]
 		if o.LetterID != 0 {
-			// Settled when it was parked. Its row may be marked now, unless other
-			// deliveries of the event are still under way.
-			_, open := s.pending[position]
-			o.Last, o.Guarded = o.Fate == outbox.Delivered && !open, true
+			s.completeParked(o, event, known)
 			continue
 		}
-		event, known := s.pending[position]
 		if !known {
 			event.left = max(o.Deliveries, 1)
 		}
 		event.left--
-		event.guarded = event.guarded || o.Fate != outbox.Delivered && o.Fate != outbox.Unmatched
+		switch o.Fate {
+		case outbox.Scheduled, outbox.Dead:
+			event.missing++
+		case outbox.Repeated:
+			event.repeated = true
+		}
 		if event.left > 0 {
 			s.pending[position] = event
 			continue
 		}
 		delete(s.pending, position)
-		o.Last, o.Guarded = true, event.guarded
+		o.Completes = event.missing == 0
+		o.Unsure = event.repeated
 		events = append(events, position)
 	}
 	return events
+}
+
+// completeParked: the event of a parked delivery was settled when it was parked.
+// Its row may be marked now, unless other deliveries are under way; then the last
+// of these has to know that one less is missing.
+func (s *Settler) completeParked(o *outbox.Outcome, event progress, pending bool) {
+	if o.Fate != outbox.Delivered {
+		return
+	}
+	if pending {
+		event.missing--
+		s.pending[o.Event.Position] = event
+		return
+	}
+	o.Completes, o.Unsure = true, true
 }

@@ -187,13 +187,33 @@ func (s *Store) promote(ctx context.Context, tx pgx.Tx, lanes map[Lane]time.Time
 		}
 		held = append(held, until)
 	}
-	_, err := tx.Exec(ctx, `UPDATE `+s.table+` d SET next_attempt_at = f.held FROM (
-		SELECT l.held, first.id FROM unnest($1::text[], $2::text[], $3::timestamptz[]) AS l (destination, lane, held)
-		CROSS JOIN LATERAL (SELECT e.id, e.state FROM `+s.table+` e WHERE e.destination = l.destination AND e.lane = l.lane
+	rows, err := tx.Query(ctx, `SELECT first.id, l.held FROM unnest($1::text[], $2::text[], $3::timestamptz[]) AS l (destination, lane, held)
+		CROSS JOIN LATERAL (SELECT e.id, e.state, e.next_attempt_at FROM `+s.table+` e WHERE e.destination = l.destination AND e.lane = l.lane
 			AND e.state IN ('SCHEDULED', 'DEAD') AND `+holds("e", "$4")+`
-			ORDER BY e.commit_lsn, e.tx_index, e.id LIMIT 1) first WHERE first.state = 'SCHEDULED') f
-		WHERE d.id = f.id AND d.next_attempt_at IS NULL`, destinations, keys, held, s.blocking)
+			ORDER BY e.commit_lsn, e.tx_index, e.id LIMIT 1) first
+		WHERE first.state = 'SCHEDULED' AND first.next_attempt_at IS NULL`, destinations, keys, held, s.blocking)
 	if err != nil {
+		return fmt.Errorf("look for the next of each lane: %w", err)
+	}
+	var ids []int64
+	var due []time.Time
+	var id int64
+	var at time.Time
+	_, err = pgx.ForEachRow(rows, []any{&id, &at}, func() error {
+		ids, due = append(ids, id), append(due, at)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("look for the next of each lane: %w", err)
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	batch := &pgx.Batch{}
+	for i := range ids {
+		batch.Queue(`UPDATE `+s.table+` SET next_attempt_at = $2 WHERE id = $1`, ids[i], due[i])
+	}
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("make the next of each lane due: %w", err)
 	}
 	return nil

@@ -54,11 +54,11 @@ type Outcome struct {
 	// settled, and then for as long as anything of the lane is parked.
 	Parked bool
 
-	// Set by the settler: Last on the outcome that leaves its event without an
-	// open delivery; Guarded when not all of the event's deliveries are known to
-	// have been made, so that marking the row must look at the dead letters first.
-	Last    bool
-	Guarded bool
+	// Set by the settler: Completes on the outcome with which every matching
+	// destination has the event; Unsure when other deliveries of the event aren't
+	// known to this process, so that the dead letters must be looked at first.
+	Completes bool
+	Unsure    bool
 }
 
 // String names the fate as logs and metrics do.

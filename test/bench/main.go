@@ -1,0 +1,68 @@
+// Command bench measures the relay, as a user runs it, against a Postgres of its
+// own and receivers on this machine, and prints the figures as ratios within one
+// run. `make bench` runs it.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/cdc-relay/cdc-relay/internal/throwaway"
+)
+
+func main() {
+	events := flag.Int("events", 100_000, "events of a backlog")
+	program := flag.String("program", "", "the program to measure; built from this tree when empty")
+	only := flag.String("only", "", "one part: polling or neighbour")
+	flag.Parse()
+	if err := run(context.Background(), *program, *events, *only); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// bench is one run's surroundings.
+type bench struct {
+	program string
+	dir     string
+	server  *throwaway.Server
+	events  int
+}
+
+func run(ctx context.Context, program string, events int, only string) error {
+	dir, err := os.MkdirTemp("", "cdc-relay-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if program == "" {
+		program = filepath.Join(dir, "cdc-relay")
+		if out, err := exec.Command("go", "build", "-o", program, "./cmd/cdc-relay").CombinedOutput(); err != nil {
+			return fmt.Errorf("build the program: %w: %s", err, out)
+		}
+	}
+	server, err := throwaway.StartLocal(ctx, throwaway.Options{Settings: map[string]string{"fsync": "on"}})
+	if err != nil {
+		return err
+	}
+	defer server.Stop()
+	fmt.Printf("PostgreSQL %s from %s, fsync on\n", server.Version, server.From)
+	b := &bench{program: program, dir: dir, server: server, events: events}
+	parts := []struct {
+		name    string
+		measure func(context.Context) error
+	}{{"polling", b.againstPolling}, {"neighbour", b.deadNeighbour}}
+	for _, part := range parts {
+		if only != "" && only != part.name {
+			continue
+		}
+		if err := part.measure(ctx); err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// subject is a relay under measurement, with a database of its own.
+type subject struct {
+	bench *bench
+	name  string
+	url   string
+	conn  *pgx.Conn
+	cmd   *exec.Cmd
+	log   *os.File
+}
+
+// start makes a database, writes the config and starts the relay. rest is the
+// config below the database.
+func (b *bench) start(ctx context.Context, name, rest string) (*subject, error) {
+	admin, err := pgx.Connect(ctx, b.server.URL)
+	if err != nil {
+		return nil, err
+	}
+	defer admin.Close(ctx)
+	if _, err := admin.Exec(ctx, "CREATE DATABASE "+name); err != nil {
+		return nil, err
+	}
+	s := &subject{bench: b, name: name, url: strings.Replace(b.server.URL, "/postgres?", "/"+name+"?", 1)}
+	if s.conn, err = pgx.Connect(ctx, s.url); err != nil {
+		return nil, err
+	}
+	config := filepath.Join(b.dir, name+".yaml")
+	text := fmt.Sprintf("database: { url: %q }\nslot: { name: %s, publication: %s }\nlog: { level: warn }\n%s", s.url, name, name, rest)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	if s.log, err = os.Create(filepath.Join(b.dir, name+".log")); err != nil {
+		return nil, err
+	}
+	s.cmd = exec.Command(b.program, "--config", config, "run")
+	s.cmd.Stderr = s.log
+	if err := s.cmd.Start(); err != nil {
+		return nil, err
+	}
+	return s, s.awaitSlot(ctx)
+}
+
+func (s *subject) awaitSlot(ctx context.Context) error {
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		var active bool
+		err := s.conn.QueryRow(ctx, `SELECT active FROM pg_replication_slots WHERE slot_name = $1`, s.name).Scan(&active)
+		if err == nil && active {
+			return nil
+		}
+	}
+	return fmt.Errorf("the relay doesn't stream: see %s", s.log.Name())
+}
+
+// replaceBy ends the relay and points a poller at its table.
+func (s *subject) replaceBy(ctx context.Context, p *poller, destination string) error {
+	s.cmd.Process.Signal(syscall.SIGTERM)
+	err := s.cmd.Wait()
+	s.cmd = nil
+	p.url, p.destination = s.url, destination
+	_, indexed := s.conn.Exec(ctx, `CREATE INDEX ON outbox_events (created_at) WHERE processed_at IS NULL`)
+	return errors.Join(err, indexed)
+}
+
+// stop ends the relay and drops its slot.
+func (s *subject) stop(ctx context.Context) error {
+	var err error
+	if s.cmd != nil {
+		s.cmd.Process.Signal(syscall.SIGTERM)
+		err = s.cmd.Wait()
+	}
+	_, dropped := s.conn.Exec(ctx, `SELECT pg_drop_replication_slot($1)`, s.name)
+	s.log.Close()
+	return errors.Join(err, dropped, s.conn.Close(ctx))
+}
+
+// peak is the most memory that the relay has used, in bytes.
+func (s *subject) peak() (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+			return kb << 10, err
+		}
+	}
+	return 0, errors.New("no VmHWM in /proc")
+}
+
+// held is how much WAL the slot's confirmed position holds back, in bytes.
+func (s *subject) held(ctx context.Context) (bytes int64, err error) {
+	err = s.conn.QueryRow(ctx, `SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), confirmed_flush_lsn)::bigint
+		FROM pg_replication_slots WHERE slot_name = $1`, s.name).Scan(&bytes)
+	return bytes, err
+}
