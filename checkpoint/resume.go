@@ -20,6 +20,7 @@ type Querier interface {
 type ResumeOptions struct {
 	Database    Querier
 	Schema      string
+	Slot        string
 	DeliveryLog bool // is kept, so that it can be asked
 	In          <-chan *outbox.Event
 	Out         chan<- *outbox.Event // closed by Run at its end
@@ -43,11 +44,15 @@ type Resume struct {
 func NewResume(o ResumeOptions) *Resume {
 	letters := pgx.Identifier{o.Schema, "dead_letters"}.Sanitize()
 	query := `WITH e AS (SELECT ord, lsn::pg_lsn, tx_index, id FROM unnest($1::text[], $2::bigint[], $3::text[]) WITH ORDINALITY AS u (lsn, tx_index, id, ord))
-		SELECT e.ord, d.destination FROM e JOIN ` + letters + ` d ON d.outbox_id = e.id AND d.commit_lsn = e.lsn AND d.tx_index = e.tx_index`
+		SELECT e.ord, d.destination, d.state IN ('SCHEDULED', 'DEAD') FROM e JOIN ` + letters + ` d ON d.outbox_id = e.id AND d.commit_lsn = e.lsn AND d.tx_index = e.tx_index`
 	if o.DeliveryLog {
-		query += ` UNION SELECT e.ord, d.destination FROM e JOIN ` + pgx.Identifier{o.Schema, "deliveries"}.Sanitize() + ` d
+		query += ` UNION SELECT e.ord, d.destination, false FROM e JOIN ` + pgx.Identifier{o.Schema, "deliveries"}.Sanitize() + ` d
 			ON d.commit_lsn = e.lsn AND d.tx_index = e.tx_index AND d.outbox_id = e.id`
 	}
+	// An event of the stream whose row is in the backlog; those of the backlog itself
+	// come before its slot's first position.
+	query += ` UNION SELECT e.ord, NULL, false FROM e JOIN ` + pgx.Identifier{o.Schema, "backlog"}.Sanitize() + ` b ON b.outbox_id = e.id
+		WHERE e.lsn > (SELECT base_lsn FROM ` + pgx.Identifier{o.Schema, "slot_state"}.Sanitize() + ` WHERE slot_name = $4)`
 	return &Resume{options: o, query: query}
 }
 
@@ -109,15 +114,20 @@ func (r *Resume) ask(ctx context.Context, batch []*outbox.Event) error {
 	for i, e := range batch {
 		lsns[i], indexes[i], ids[i] = e.Position.Commit.String(), int64(e.Position.Index), e.ID
 	}
-	rows, err := r.options.Database.Query(ctx, r.query, lsns, indexes, ids)
+	rows, err := r.options.Database.Query(ctx, r.query, lsns, indexes, ids, r.options.Slot)
 	if err != nil {
 		return fmt.Errorf("ask what was settled before the restart: %w", err)
 	}
 	var place int
-	var destination string
-	_, err = pgx.ForEachRow(rows, []any{&place, &destination}, func() error {
+	var destination *string
+	var parked bool
+	_, err = pgx.ForEachRow(rows, []any{&place, &destination, &parked}, func() error {
 		event := batch[place-1]
-		event.Settled = append(event.Settled, destination)
+		if destination == nil {
+			event.InBacklog = true
+		} else {
+			event.Settled = append(event.Settled, outbox.Settled{Destination: *destination, Parked: parked})
+		}
 		return nil
 	})
 	if err != nil {

@@ -174,7 +174,7 @@ func (s *Settler) complete(batch []outbox.Outcome) []outbox.Position {
 		}
 		event.left--
 		switch o.Fate {
-		case outbox.Scheduled, outbox.Dead:
+		case outbox.Scheduled, outbox.Dead, outbox.Superseded:
 			event.missing++
 		case outbox.Repeated:
 			event.repeated = true

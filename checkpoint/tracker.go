@@ -46,11 +46,12 @@ type Tracker struct {
 }
 
 // transaction counts what became of one transaction's events. Invariant:
-// settled <= handed, and read <= handed once the first reading is complete.
+// settled <= handed <= seen.
 type transaction struct {
 	commit  outbox.LSN
 	end     outbox.LSN // what its being settled makes safe; 0 until its Commit was read
-	read    uint32     // events seen in the current reading
+	read    uint32     // the least index that may come next in the current reading
+	seen    uint32     // the least index that was in no reading so far
 	handed  uint32     // events handed on, over all readings
 	settled uint32
 }
@@ -74,7 +75,7 @@ func (t *Tracker) Begin(commit outbox.LSN) error {
 	}
 	if commit < t.watermark {
 		// Settled before and sent again, because the server didn't get to know.
-		t.open = &transaction{commit: commit, handed: ^uint32(0)}
+		t.open = &transaction{commit: commit, seen: ^uint32(0)}
 		return nil
 	}
 	if n := len(t.transactions); n > 0 && t.transactions[n-1].commit > commit {
@@ -85,16 +86,18 @@ func (t *Tracker) Begin(commit outbox.LSN) error {
 	return nil
 }
 
-// Track takes note of the next event of the open transaction. It returns false
-// when the event was handed on before and must not be again.
+// Track takes note of the next event of the open transaction; indexes rise, and
+// may leave gaps. It returns false when the event was handed on before and must
+// not be again.
 func (t *Tracker) Track(position outbox.Position, size int) (fresh bool, err error) {
-	if t.open == nil || t.open.commit != position.Commit || t.open.read != position.Index {
+	if t.open == nil || t.open.commit != position.Commit || position.Index < t.open.read {
 		return false, fmt.Errorf("event %s is not the next of the open transaction", position)
 	}
-	t.open.read++
-	if t.open.read <= t.open.handed {
+	t.open.read = position.Index + 1
+	if position.Index < t.open.seen {
 		return false, nil
 	}
+	t.open.seen = position.Index + 1
 	t.open.handed++
 	t.inFlight[position] = size
 	t.bytes += size

@@ -132,8 +132,11 @@ func TestTrackerRefusesWhatBreaksTheOrder(t *testing.T) {
 	if tracker.Begin(20) == nil {
 		t.Error("a begin within a transaction")
 	}
+	if _, err := tracker.Track(outbox.Position{Commit: 10, Index: 1}, 1); err != nil {
+		t.Errorf("a gap: %v", err)
+	}
 	if _, err := tracker.Track(outbox.Position{Commit: 10, Index: 1}, 1); err == nil {
-		t.Error("event 1 before event 0")
+		t.Error("event 1 twice in one reading")
 	}
 	if _, err := tracker.Track(outbox.Position{Commit: 11}, 1); err == nil {
 		t.Error("an event of another transaction")

@@ -17,7 +17,6 @@ package dispatcher
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -188,6 +187,10 @@ func (d *Dispatcher) Settled(batch []outbox.Outcome) {
 // before the first is handed anything, because an outcome must say how many
 // deliveries its event has.
 func (d *Dispatcher) dispatch(event *outbox.Event) {
+	if event.InBacklog {
+		d.report(outbox.Outcome{Event: event, Fate: outbox.Superseded, DoneAt: d.options.Now()})
+		return
+	}
 	var matching []*delivery
 	for _, destination := range d.all() {
 		if delivery := destination.accept(event); delivery != nil {
@@ -200,7 +203,12 @@ func (d *Dispatcher) dispatch(event *outbox.Event) {
 	}
 	for _, delivery := range matching {
 		delivery.siblings = len(matching)
-		if slices.Contains(event.Settled, delivery.destination.name) {
+		if settled, ok := event.SettledAt(delivery.destination.name); ok {
+			if settled.Parked && delivery.ordered && d.parking != nil {
+				// It can have been parked after the lanes were loaded: a relay that was killed
+				// leaves a last transaction to the server, which may commit it only now.
+				d.parking.park(delivery)
+			}
 			repeated := delivery.outcome()
 			repeated.Fate = outbox.Repeated
 			d.report(repeated)

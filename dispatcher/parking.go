@@ -241,6 +241,13 @@ func (p *parking) settled(batch []outbox.Outcome) {
 	}
 }
 
+// park holds back a lane of which something stands in the dead letters, until
+// they have been asked about it.
+func (p *parking) park(d *delivery) {
+	d.destination.lanes.markParked(d.lane)
+	p.remember([]deadletter.Lane{{Destination: d.destination.name, Key: d.lane}})
+}
+
 // loadLanes marks the lanes that stand in the dead letters.
 func (p *parking) loadLanes(ctx context.Context) error {
 	byName := p.byName()

@@ -35,6 +35,8 @@ type OutboxConfig struct {
 	Table         string        `yaml:"table" env:"TABLE"`
 	Columns       ColumnsConfig `yaml:"columns" envPrefix:"COLUMNS_"`
 	MarkProcessed bool          `yaml:"mark_processed" env:"MARK_PROCESSED"`
+	Retention     time.Duration `yaml:"retention" env:"RETENTION"`         // after which processed rows are deleted; 0 never
+	ForgottenAge  time.Duration `yaml:"forgotten_age" env:"FORGOTTEN_AGE"` // an unsettled row as old as this is told of
 }
 
 // ColumnsConfig names the outbox's columns; an empty name says that there is none.
@@ -53,6 +55,7 @@ type ColumnsConfig struct {
 type SlotConfig struct {
 	Name        string `yaml:"name" env:"NAME"`
 	Publication string `yaml:"publication" env:"PUBLICATION"`
+	OnLost      string `yaml:"on_lost" env:"ON_LOST"` // recover or fail
 	Failover    bool   `yaml:"failover" env:"FAILOVER"`
 }
 
@@ -145,7 +148,8 @@ type SettleConfig struct {
 
 // DeliveryLogConfig is about the record of what was delivered.
 type DeliveryLogConfig struct {
-	Enabled bool `yaml:"enabled" env:"ENABLED"`
+	Enabled   bool          `yaml:"enabled" env:"ENABLED"`
+	Retention time.Duration `yaml:"retention" env:"RETENTION"`
 }
 
 // LogConfig is about the relay's own log.
@@ -165,8 +169,9 @@ func defaultConfig() Config {
 				Payload: "payload", CreatedAt: "created_at", ProcessedAt: "processed_at",
 			},
 			MarkProcessed: true,
+			ForgottenAge:  time.Hour,
 		},
-		Slot: SlotConfig{Name: "cdc_relay", Publication: "cdc_relay", Failover: true},
+		Slot: SlotConfig{Name: "cdc_relay", Publication: "cdc_relay", OnLost: "recover", Failover: true},
 		Retry: RetryConfig{
 			Inline:        InlineConfig{Attempts: 3, MinWait: 200 * time.Millisecond, MaxWait: 2 * time.Second},
 			Schedule:      []time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute},
@@ -176,7 +181,7 @@ func defaultConfig() Config {
 		CircuitBreaker:  BreakerConfig{FailureShare: 0.5, MinRounds: 20, Window: 10 * time.Second, Pause: 30 * time.Second},
 		Window:          WindowConfig{Events: 8192, Bytes: 32 << 20},
 		Settle:          SettleConfig{BatchSize: 1000, MaxDelay: 5 * time.Millisecond},
-		DeliveryLog:     DeliveryLogConfig{Enabled: true},
+		DeliveryLog:     DeliveryLogConfig{Enabled: true, Retention: 168 * time.Hour},
 		Log:             LogConfig{Level: "info", Format: "json"},
 		ShutdownTimeout: 30 * time.Second,
 	}

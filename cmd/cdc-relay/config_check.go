@@ -63,6 +63,12 @@ func (c *Config) checkOutbox(src source) error {
 		return src.at("outbox.columns.processed_at", "is empty while outbox.mark_processed is true")
 	case !slotName.MatchString(c.Slot.Name):
 		return src.at("slot.name", "a slot's name has 1 to 63 of a-z, 0-9 and _")
+	case c.Slot.OnLost != "recover" && c.Slot.OnLost != "fail":
+		return src.at("slot.on_lost", fmt.Sprintf("is %q; there are recover and fail", c.Slot.OnLost))
+	case c.Outbox.Retention < 0 || c.Outbox.Retention > 0 && !c.Outbox.MarkProcessed:
+		return src.at("outbox.retention", "needs outbox.mark_processed, and can't be negative")
+	case c.DeliveryLog.Retention <= 0:
+		return src.at("delivery_log.retention", "must be above 0")
 	case c.Slot.Publication == "":
 		return src.at("slot.publication", "is empty")
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/checkpoint"
 	"github.com/cdc-relay/cdc-relay/dispatcher"
 	"github.com/cdc-relay/cdc-relay/internal/alert"
+	"github.com/cdc-relay/cdc-relay/internal/backlog"
 	"github.com/cdc-relay/cdc-relay/internal/deadletter"
 	"github.com/cdc-relay/cdc-relay/internal/outbox"
-	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/internal/replication"
 )
 
@@ -26,34 +26,19 @@ import (
 //
 // Each configuration that comes over reloads replaces the destinations' settings.
 func serve(ctx context.Context, cfg Config, reloads <-chan Config, log zerolog.Logger) error {
-	if err := setUp(ctx, cfg, log); err != nil {
-		return err
-	}
 	pool, err := cfg.pool(ctx)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
+	if err := setUp(ctx, cfg, cfg.backlog(pool), log); err != nil {
+		return err
+	}
 	r, err := assemble(cfg, pool, log)
 	if err != nil {
 		return err
 	}
 	return r.run(ctx, reloads)
-}
-
-// setUp creates what is missing in Postgres and refuses to start on what is wrong.
-func setUp(ctx context.Context, cfg Config, log zerolog.Logger) error {
-	conn, err := cfg.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	if err := provision.CheckServer(ctx, conn); err != nil {
-		return err
-	}
-	return provision.Init(ctx, conn, cfg.provisioning(), func(s provision.Step) {
-		log.Info().Str("object", s.Object).Msg(s.Done)
-	})
 }
 
 // relay is the straight line of an event's walk: the stream's events go past the
@@ -64,6 +49,7 @@ type relay struct {
 	pool    *pgxpool.Pool
 	log     zerolog.Logger
 	letters *deadletter.Store
+	backlog *backlog.Backlog
 
 	stream     *replication.Stream
 	resume     *checkpoint.Resume
@@ -74,7 +60,7 @@ type relay struct {
 }
 
 func assemble(cfg Config, pool *pgxpool.Pool, log zerolog.Logger) (*relay, error) {
-	r := &relay{cfg: cfg, pool: pool, log: log, letters: cfg.deadLetters(pool), events: make(chan *outbox.Event)}
+	r := &relay{cfg: cfg, pool: pool, log: log, letters: cfg.deadLetters(pool), backlog: cfg.backlog(pool), events: make(chan *outbox.Event)}
 	replicationConfig, err := cfg.replication()
 	if err != nil {
 		return nil, err
@@ -93,10 +79,10 @@ func assemble(cfg Config, pool *pgxpool.Pool, log zerolog.Logger) (*relay, error
 	r.stream = replication.NewStream(replication.Options{
 		Config: replicationConfig, Slot: cfg.Slot.Name, Publication: cfg.Slot.Publication,
 		Table: cfg.decoderTable(), Window: replication.Window{Events: cfg.Window.Events, Bytes: cfg.Window.Bytes},
-		Events: read, OnStart: r.streamStarts, Log: log,
+		Events: read, Backlog: r.backlog, Recover: r.recovery(), OnStart: r.streamStarts, Log: log,
 	})
 	r.resume = checkpoint.NewResume(checkpoint.ResumeOptions{
-		Database: pool, Schema: cfg.Database.Schema, DeliveryLog: cfg.DeliveryLog.Enabled,
+		Database: pool, Schema: cfg.Database.Schema, Slot: cfg.Slot.Name, DeliveryLog: cfg.DeliveryLog.Enabled,
 		In: read, Out: r.events, Batch: 500, Log: log,
 	})
 	options := dispatcher.Options{
@@ -140,7 +126,7 @@ func (r *relay) streamStarts(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the server's position: %w", err)
 	}
-	r.resume.CheckUntil(lsn)
+	r.resume.CheckUntil(max(lsn, r.backlog.Until()))
 	return r.dispatcher.LoadParked(ctx)
 }
 
@@ -172,6 +158,8 @@ func (r *relay) run(ctx context.Context, reloads <-chan Config) error {
 	})
 	parts.Go(func() error { return r.alerts.Run(intake) })
 	parts.Go(func() error { return r.watchParked(intake) })
+	parts.Go(func() error { return r.watchBacklog(intake) })
+	parts.Go(func() error { return r.retention().Run(intake) })
 	parts.Go(func() error { return r.takeReloads(intake, reloads) })
 	parts.Go(func() error {
 		r.boundShutdown(intake, failed, abort)

@@ -141,9 +141,19 @@ type after struct {
 
 func (a after) Scan(dest ...any) error { return a.Rows.Scan(append([]any{a.first}, dest...)...) }
 
-// EachLane calls each with every lane in which later events must wait.
+// EachLane calls each with every lane in which later events must wait. It first
+// lets settle transactions that are under way end, those too which a killed relay
+// has left to the server.
 func (s *Store) EachLane(ctx context.Context, each func(Lane)) error {
-	rows, err := s.db.Query(ctx, `SELECT DISTINCT d.destination, d.lane FROM `+s.table+` d
+	tx, err := s.db.Begin(ctx)
+	if err != nil {
+		return fmt.Errorf("read parked lanes: %w", err)
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx)) // it only reads
+	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(changeLock)); err != nil {
+		return fmt.Errorf("read parked lanes: %w", err)
+	}
+	rows, err := tx.Query(ctx, `SELECT DISTINCT d.destination, d.lane FROM `+s.table+` d
 		WHERE d.lane IS NOT NULL AND d.state IN ('SCHEDULED', 'DEAD') AND `+holds("d", "$1"), s.blocking)
 	if err != nil {
 		return fmt.Errorf("read parked lanes: %w", err)

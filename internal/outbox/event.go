@@ -83,9 +83,30 @@ type Event struct {
 	// dead-lettered with this reason by every destination that it matches.
 	Defect string
 
-	// Settled names destinations that are known to have settled this event
+	// Settled tells of destinations that are known to have settled this event
 	// before, so that a restart does not repeat them. Usually nil.
-	Settled []string
+	Settled []Settled
+
+	// InBacklog says that the row is sent from the backlog, so that this event of
+	// the stream must not be.
+	InBacklog bool
+}
+
+// Settled says that a destination has settled an event before.
+type Settled struct {
+	Destination string
+	Parked      bool // it stands in the dead letters, and may hold back its lane
+}
+
+// SettledAt tells whether and how a destination has settled the event before.
+func (e *Event) SettledAt(destination string) (s Settled, ok bool) {
+	for _, known := range e.Settled {
+		if known.Destination == destination {
+			s = Settled{destination, s.Parked || known.Parked}
+			ok = true
+		}
+	}
+	return s, ok
 }
 
 // Size is the memory in bytes that the event holds in the window.

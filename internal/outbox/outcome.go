@@ -17,11 +17,12 @@ type Fate uint8
 
 // The fates of a delivery.
 const (
-	Unmatched Fate = iota // the event matches no destination
-	Delivered             // the receiver answered 2xx
-	Scheduled             // parked: a later attempt is due
-	Dead                  // given up; waits in the dead letters for a person
-	Repeated              // settled before a restart; nothing was sent
+	Unmatched  Fate = iota // the event matches no destination
+	Delivered              // the receiver answered 2xx
+	Scheduled              // parked: a later attempt is due
+	Dead                   // given up; waits in the dead letters for a person
+	Repeated               // settled before a restart; nothing was sent
+	Superseded             // the same row is sent as another event, from the backlog
 )
 
 // Outcome is the end of one delivery: one event at one destination.
@@ -72,7 +73,9 @@ func (f Fate) String() string {
 		return "scheduled"
 	case Dead:
 		return "dead"
-	default:
+	case Repeated:
 		return "repeated"
+	default:
+		return "superseded"
 	}
 }

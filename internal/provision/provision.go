@@ -5,6 +5,7 @@ package provision
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -321,4 +322,48 @@ func SQL(o Options, version int) (string, error) {
 	fmt.Fprintf(&b, "%s\n\n%s;\n\nCOMMIT;\n\n", strings.TrimSpace(outboxTable), publicationStatement(o))
 	fmt.Fprintf(&b, "-- In a transaction of its own.\n%s;\n", slotStatement(o, version))
 	return b.String(), nil
+}
+
+// SlotLost tells why the slot can't be streamed from: "" when it can.
+func SlotLost(ctx context.Context, q catalog.Querier, o Options) (reason string, err error) {
+	var state string
+	err = q.QueryRow(ctx, `SELECT to_jsonb(s)::text FROM pg_replication_slots s WHERE slot_name = $1`, o.Slot).Scan(&state)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "it does not exist any more", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("look up slot: %w", err)
+	}
+	// Which columns there are depends on the server's version.
+	var slot struct {
+		WALStatus    string `json:"wal_status"`
+		Invalidation string `json:"invalidation_reason"`
+		Conflicting  bool   `json:"conflicting"`
+	}
+	if err := json.Unmarshal([]byte(state), &slot); err != nil {
+		return "", fmt.Errorf("look up slot: %w", err)
+	}
+	switch {
+	case slot.Invalidation != "":
+		return "the server invalidated it: " + slot.Invalidation, nil
+	case slot.WALStatus == "lost":
+		return "the server removed WAL that it needed (wal_status lost)", nil
+	case slot.Conflicting:
+		return "it conflicts with recovery", nil
+	}
+	return "", nil
+}
+
+// DropLostSlot drops a slot from which nothing can be streamed any more. A slot
+// that works is left.
+func DropLostSlot(ctx context.Context, conn *pgx.Conn, o Options) error {
+	reason, err := SlotLost(ctx, conn, o)
+	if err != nil || reason == "" {
+		return err
+	}
+	_, err = conn.Exec(ctx, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1`, o.Slot)
+	if err != nil {
+		return fmt.Errorf("drop the lost slot %q: %w", o.Slot, err)
+	}
+	return nil
 }

@@ -39,6 +39,8 @@ type session struct {
 	confirmed  outbox.LSN    // last told to the server
 	replyAsked bool          // the server wants a status at once
 	serverEnd  outbox.LSN    // how far the server said it was
+	lastHeard  time.Time     // when the server last sent anything, while it was listened to
+	silence    time.Duration // after which it counts as gone
 
 	pending *outbox.Event // decoded, waiting for room in the window
 }
@@ -53,12 +55,18 @@ func (s *session) run(intake, drain context.Context, intakeOver func()) error {
 	if err := s.start(intake); err != nil {
 		return err
 	}
+	if err := s.stream.options.Backlog.Open(intake); err != nil {
+		return err
+	}
 	if err := s.stream.options.OnStart(intake); err != nil {
 		return err
 	}
 	s.streamed = true
 	s.stream.update(func(st *Status) { st.State, st.Reason = Streaming, "" })
 	s.stream.options.Log.Info().Str("slot", s.stream.options.Slot).Msg("streaming")
+	if err := s.backlog(intake); err != nil {
+		return err
+	}
 	for intake.Err() == nil {
 		if err := s.step(intake); err != nil {
 			return err
@@ -87,11 +95,16 @@ func (s *session) connect(ctx context.Context) error {
 // that is ahead of the slot's would silently skip events, one behind it is
 // silently moved up: so none is given.
 func (s *session) start(ctx context.Context) error {
+	if err := s.identify(ctx); err != nil {
+		return err
+	}
 	timeout, err := s.walSenderTimeout(ctx)
 	if err != nil {
 		return err
 	}
 	s.interval = statusInterval(timeout)
+	s.silence = max(timeout, 6*s.interval)
+	s.lastHeard = time.Now()
 	s.decoder = decoder.New(s.stream.options.Table)
 	options := pglogrepl.StartReplicationOptions{PluginArgs: []string{
 		"proto_version '1'",
@@ -100,6 +113,26 @@ func (s *session) start(ctx context.Context) error {
 	if err := pglogrepl.StartReplication(ctx, s.conn, quoteIdentifier(s.stream.options.Slot), 0, options); err != nil {
 		return fmt.Errorf("start replication on slot %q: %w", s.stream.options.Slot, err)
 	}
+	return nil
+}
+
+// identify asks who the server is. On another system or timeline, as after a
+// failover, positions that were seen before can stand for other events: then what
+// is in flight is settled first, and everything is looked at anew.
+func (s *session) identify(ctx context.Context) error {
+	system, err := pglogrepl.IdentifySystem(ctx, s.conn)
+	if err != nil {
+		return fmt.Errorf("identify the server: %w", err)
+	}
+	identity := fmt.Sprintf("%s/%d", system.SystemID, system.Timeline)
+	if known := s.stream.system; known != "" && known != identity {
+		s.stream.options.Log.Warn().Str("was", known).Str("is", identity).Msg("another server or timeline answers; settling what is in flight before going on")
+		if !s.stream.settleDown(ctx) {
+			return ctx.Err()
+		}
+		s.stream.startOver()
+	}
+	s.stream.system = identity
 	return nil
 }
 
@@ -142,9 +175,51 @@ func (s *session) step(ctx context.Context) error {
 		return err
 	}
 	if s.pending != nil {
+		s.lastHeard = time.Now() // not listened to, so not missed
 		return s.emit(ctx)
 	}
 	return s.receive()
+}
+
+// backlogBatch is how many rows of the backlog are read at once, backlogBytes how much.
+const (
+	backlogBatch = 1000
+	backlogBytes = 8 << 20
+)
+
+// backlog hands on what comes before the stream, as one transaction, and goes on
+// telling the server that the relay lives.
+func (s *session) backlog(ctx context.Context) error {
+	stream := s.stream
+	for opened := false; !stream.ahead && ctx.Err() == nil; {
+		events, err := stream.options.Backlog.Next(ctx, backlogBatch, backlogBytes)
+		if err != nil {
+			return err
+		}
+		if len(events) > 0 && !opened {
+			if err := stream.tracker.Begin(stream.options.Backlog.Position()); err != nil {
+				return &protocolError{err}
+			}
+			opened = true
+			stream.options.Log.Info().Msg("sending the unsettled rows from before the slot")
+		}
+		for _, event := range events {
+			s.pending = event
+			for s.pending != nil && ctx.Err() == nil {
+				if err := s.step(ctx); err != nil {
+					return err
+				}
+			}
+		}
+		if len(events) == 0 {
+			stream.ahead = true
+			if opened {
+				stream.options.Log.Info().Msg("all unsettled rows from before the slot are handed on; the stream goes on")
+				return stream.tracker.Commit(stream.options.Backlog.Position())
+			}
+		}
+	}
+	return nil
 }
 
 // emit hands on the pending event, unless the window is full: then it waits for
@@ -179,11 +254,16 @@ func (s *session) receive() error {
 	}
 	message, err := s.conn.ReceiveMessage(context.Background())
 	if isTimeout(err) {
+		// Every status asks for an answer, so a server that lives is never silent long.
+		if quiet := time.Since(s.lastHeard); quiet > s.silence {
+			return fmt.Errorf("the server has been silent for %s", quiet.Round(time.Second))
+		}
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("receive: %w", err)
 	}
+	s.lastHeard = time.Now()
 	switch m := message.(type) {
 	case *pgproto3.CopyData:
 		return s.copyData(m.Data)
@@ -263,6 +343,7 @@ func (s *session) confirm(ctx context.Context, watermark outbox.LSN, now time.Ti
 	defer cancel()
 	err := pglogrepl.SendStandbyStatusUpdate(ctx, s.conn, pglogrepl.StandbyStatusUpdate{
 		WALWritePosition: watermark, WALFlushPosition: watermark, WALApplyPosition: watermark,
+		ReplyRequested: now.Sub(s.lastHeard) > s.interval/2,
 	})
 	if err != nil {
 		return fmt.Errorf("send standby status: %w", err)

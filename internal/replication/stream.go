@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,10 +41,27 @@ type Options struct {
 	Table       decoder.Table
 	Window      Window
 	Events      chan<- *outbox.Event // closed by Run when it reads no more
+	// Backlog is what comes before the stream's first event. Open is called on each
+	// connection before OnStart.
+	Backlog Backlog
+	// Recover makes a lost slot anew; nil ends the stream instead. Nothing is in
+	// flight when it is called.
+	Recover func(ctx context.Context, reason error) error
 	// OnStart is called on each connection when streaming has begun, before the
 	// first message is read. Its error ends the connection, not the stream.
 	OnStart func(ctx context.Context) error
 	Log     zerolog.Logger
+}
+
+// Backlog gives events that a new slot's stream doesn't hold. They count as one
+// transaction, before all of the stream's.
+type Backlog interface {
+	// Open makes it be read from its start. It has nothing to give once it was
+	// finished.
+	Open(ctx context.Context) error
+	// Next gives the next events, none at the end.
+	Next(ctx context.Context, limit, bytes int) ([]*outbox.Event, error)
+	Position() outbox.LSN
 }
 
 // Window bounds what is in flight: handed on and not settled. Reading stops
@@ -58,7 +76,9 @@ type Window struct {
 type Stream struct {
 	options Options
 	tracker *checkpoint.Tracker
-	paused  bool // the window was full at the last look
+	paused  bool   // the window was full at the last look
+	ahead   bool   // the backlog was handed on whole
+	system  string // the server's identity and timeline at the last connection
 	held    atomic.Bool
 
 	mu      sync.Mutex
@@ -88,6 +108,7 @@ const (
 	Streaming  State = "streaming"
 	Standby    State = "standby" // another relay streams the slot
 	Draining   State = "draining"
+	Recovering State = "recovering" // a lost slot is made anew
 	Stopped    State = "stopped"
 )
 
@@ -147,13 +168,53 @@ func (s *Stream) Run(intake, drain context.Context) error {
 		if intake.Err() != nil {
 			return s.finish(err)
 		}
-		if err := s.judge(err); err != nil {
+		if err = s.judge(err); err != nil {
+			err = s.recover(intake, err)
+		}
+		if err != nil {
 			return err
 		}
 		wait := backoff(failures)
+		if s.Status().State == Standby {
+			wait = standbyInterval
+		}
 		failures++
 		s.sleep(intake, wait)
 	}
+}
+
+// standbyInterval is how often a standby tries to take over.
+const standbyInterval = time.Second
+
+// recover makes a lost slot anew, where that is wanted. It gives the error if not.
+func (s *Stream) recover(ctx context.Context, lost error) error {
+	if !errors.Is(lost, ErrSlotLost) || s.options.Recover == nil {
+		return lost
+	}
+	s.update(func(st *Status) { st.State, st.Reason = Recovering, lost.Error() })
+	// What is in flight still counts, once it is settled.
+	if !s.settleDown(ctx) {
+		return nil
+	}
+	s.startOver()
+	if err := s.options.Recover(ctx, lost); err != nil {
+		s.options.Log.Error().Err(err).Msg("the lost slot could not be made anew; trying again")
+	}
+	return nil
+}
+
+// startOver forgets positions that mean nothing any more.
+func (s *Stream) startOver() { s.tracker, s.ahead = checkpoint.NewTracker(), false }
+
+// settleDown waits until nothing is in flight; false when ctx ended first.
+func (s *Stream) settleDown(ctx context.Context) bool {
+	for s.absorb(); !s.drained(); s.absorb() {
+		s.await(ctx)
+		if ctx.Err() != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // finish ends Run after the intake: a connection lost now costs repeats at the
@@ -172,7 +233,7 @@ func (s *Stream) judge(err error) error {
 	switch {
 	case errors.As(err, &missing), errors.As(err, &broken):
 		return err
-	case isCode(err, codeUndefinedObject), isCode(err, codeNotInPrerequisiteState):
+	case isCode(err, codeUndefinedObject) && strings.Contains(err.Error(), "slot"), isCode(err, codeNotInPrerequisiteState):
 		return fmt.Errorf("%w: %w", ErrSlotLost, err)
 	case isCode(err, codeObjectInUse):
 		s.update(func(st *Status) { st.State, st.Reason = Standby, "another relay streams the slot" })

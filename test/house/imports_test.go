@@ -27,6 +27,8 @@ var arrows = map[string][]string{
 	"dispatcher":           {"internal/outbox", "internal/signature", "internal/deadletter"},
 	"internal/replication": {"internal/outbox", "decoder", "checkpoint"},
 	"internal/provision":   {"internal/catalog", "internal/mend", "sql"},
+	"internal/backlog":     {"internal/outbox", "internal/catalog"},
+	"internal/retention":   {"internal/catalog"},
 	"internal/throwaway":   {"internal/mend"},
 	"internal/demo":        {},
 }

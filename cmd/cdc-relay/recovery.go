@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/rs/zerolog"
+
+	"github.com/cdc-relay/cdc-relay/internal/backlog"
+	"github.com/cdc-relay/cdc-relay/internal/mend"
+	"github.com/cdc-relay/cdc-relay/internal/provision"
+	"github.com/cdc-relay/cdc-relay/internal/retention"
+)
+
+// Here are the parts of a running relay that concern its slot's beginning and
+// end, and what is kept for how long.
+
+func (c *Config) backlog(pool *pgxpool.Pool) *backlog.Backlog {
+	columns := c.Outbox.Columns
+	return backlog.New(backlog.Options{
+		Database: pool, Schema: c.Database.Schema, Slot: c.Slot.Name, Outbox: c.outboxName(), Marked: c.Outbox.MarkProcessed,
+		Columns: backlog.Columns{
+			ID: columns.ID, AggregateType: columns.AggregateType, AggregateID: columns.AggregateID, EventType: columns.EventType,
+			Payload: columns.Payload, Headers: columns.Headers, CreatedAt: columns.CreatedAt, ProcessedAt: columns.ProcessedAt,
+		},
+	})
+}
+
+// setUp creates what is missing in Postgres and refuses to start on what is wrong.
+// A slot that was there at an earlier start and is lost is made anew, or ends it.
+func setUp(ctx context.Context, cfg Config, known *backlog.Backlog, log zerolog.Logger) error {
+	return cfg.withConnection(ctx, func(conn *pgx.Conn) error {
+		if err := provision.CheckServer(ctx, conn); err != nil {
+			return err
+		}
+		return provisionSlot(ctx, conn, cfg, known, func(s provision.Step) {
+			log.Info().Str("object", s.Object).Msg(s.Done)
+		}, func(reason string) {
+			log.Error().Str("slot", cfg.Slot.Name).Str("reason", reason).
+				Msg("the replication slot was lost; making it anew, unsettled rows are sent from the table")
+		})
+	})
+}
+
+// provisionSlot is provision.Init with an eye for a slot that was lost.
+func provisionSlot(ctx context.Context, conn *pgx.Conn, cfg Config, known *backlog.Backlog, report func(provision.Step), lost func(reason string)) error {
+	options := cfg.provisioning()
+	version, err := provision.TablesVersion(ctx, conn, cfg.Database.Schema)
+	if err != nil {
+		return err
+	}
+	const recoveryVersion = 2 // of the tables, from which on the slot's state is kept
+	if version >= recoveryVersion {
+		had, err := known.Known(ctx)
+		if err != nil {
+			return err
+		}
+		reason, err := provision.SlotLost(ctx, conn, options)
+		if err != nil {
+			return err
+		}
+		if had && reason != "" {
+			if cfg.Slot.OnLost == "fail" {
+				return slotLostError(cfg, reason)
+			}
+			lost(reason)
+			if err := dropSlot(ctx, conn, known, options); err != nil {
+				return err
+			}
+		}
+	}
+	return provision.Init(ctx, conn, options, report)
+}
+
+func slotLostError(cfg Config, reason string) error {
+	return mend.With(fmt.Errorf("replication slot %q is lost: %s", cfg.Slot.Name, reason),
+		"set slot.on_lost to recover: the slot is made anew and the rows that are not settled are sent from the table")
+}
+
+// dropSlot forgets the slot first: should this end in between, the next start
+// takes the backlog of the slot that it makes.
+func dropSlot(ctx context.Context, conn *pgx.Conn, known *backlog.Backlog, options provision.Options) error {
+	if err := known.Forget(ctx); err != nil {
+		return err
+	}
+	return provision.DropLostSlot(ctx, conn, options)
+}
+
+// recovery is what the stream calls when its slot turns out to be lost; nil when
+// that shall end it.
+func (r *relay) recovery() func(context.Context, error) error {
+	if r.cfg.Slot.OnLost == "fail" {
+		return nil
+	}
+	return func(ctx context.Context, reason error) error {
+		r.log.Error().Err(reason).Str("slot", r.cfg.Slot.Name).
+			Msg("the replication slot was lost; making it anew, unsettled rows are sent from the table")
+		return r.cfg.withConnection(ctx, func(conn *pgx.Conn) error {
+			options := r.cfg.provisioning()
+			if err := dropSlot(ctx, conn, r.backlog, options); err != nil {
+				return err
+			}
+			return provision.Init(ctx, conn, options, func(provision.Step) {})
+		})
+	}
+}
+
+// watchBacklog forgets the backlog once the slot has confirmed past it.
+func (r *relay) watchBacklog(ctx context.Context) error {
+	ticker := time.NewTicker(2 * time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		}
+		if r.backlog.Rows() == 0 || r.stream.Status().Confirmed < r.backlog.Until() {
+			continue
+		}
+		rows := r.backlog.Rows()
+		if err := r.backlog.Finish(ctx); err != nil {
+			r.log.Error().Err(err).Msg("the settled backlog could not be cleared; trying again")
+			continue
+		}
+		r.log.Info().Int64("rows", rows).Msg("the rows from before the slot are settled")
+	}
+}
+
+func (r *relay) retention() *retention.Keeper {
+	return r.cfg.keeper(r.pool, r.log)
+}
+
+func (c *Config) keeper(pool *pgxpool.Pool, log zerolog.Logger) *retention.Keeper {
+	return retention.New(retention.Options{
+		Database: pool, Schema: c.Database.Schema, Slot: c.Slot.Name, Outbox: c.outboxName(),
+		IDColumn: c.Outbox.Columns.ID, CreatedAt: c.Outbox.Columns.CreatedAt, ProcessedAt: c.Outbox.Columns.ProcessedAt,
+		Marked: c.Outbox.MarkProcessed, DeliveryLog: c.DeliveryLog.Retention, OutboxRows: c.Outbox.Retention,
+		Every: time.Minute, Forgotten: c.Outbox.ForgottenAge, Log: log,
+	})
+}

@@ -1,0 +1,253 @@
+// Package backlog finds what a new slot's stream can't hold: the outbox rows that
+// were there, unsettled, when the slot was made, on the first start and whenever a
+// slot was lost. They are sent before the stream goes on, in an order that keeps
+// each aggregate's as well as the rows tell it.
+//
+// The backlog is taken after the slot exists, so every row committed before the
+// slot's position is seen. A row committed meanwhile is in the stream as well: it
+// is sent from the backlog, and known again by its id when the stream brings it.
+//
+// The ids are kept in a table, with their order. A crash goes on where it was:
+// the events have positions, by which the delivery log knows what was settled.
+//
+// The package starts no goroutine. A Backlog may be used from several.
+package backlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/catalog"
+	"github.com/cdc-relay/cdc-relay/internal/outbox"
+)
+
+// Database is what the backlog is kept in. A *pgxpool.Pool is one.
+type Database interface {
+	catalog.Querier
+	Begin(ctx context.Context) (pgx.Tx, error)
+}
+
+// Columns are the outbox's columns; an empty name is a column that there isn't.
+type Columns struct {
+	ID, AggregateType, AggregateID, EventType, Payload, Headers, CreatedAt, ProcessedAt string
+}
+
+// Options say which outbox and slot it is about.
+type Options struct {
+	Database Database
+	Schema   string // of the relay's own tables
+	Slot     string
+	Outbox   catalog.Name
+	Columns  Columns
+	Marked   bool // processed_at tells settled rows from others
+}
+
+// Backlog is one slot's.
+type Backlog struct {
+	o     Options
+	state string // quoted names of the tables
+	table string
+
+	mu    sync.Mutex
+	base  outbox.LSN
+	until outbox.LSN
+	rows  int64
+	next  int64 // seq of the next row to read
+}
+
+// New returns the backlog of a slot, not yet opened.
+func New(o Options) *Backlog {
+	return &Backlog{
+		o: o, state: pgx.Identifier{o.Schema, "slot_state"}.Sanitize(), table: pgx.Identifier{o.Schema, "backlog"}.Sanitize(),
+	}
+}
+
+// Open finds the backlog that was taken for this slot, or takes it, and reads it
+// from its start. Nothing of it is left to read when it was finished.
+func (b *Backlog) Open(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var base, until string
+	var finished bool
+	err := b.o.Database.QueryRow(ctx, `SELECT base_lsn::text, until_lsn::text, backlog_rows, finished_at IS NOT NULL FROM `+b.state+` WHERE slot_name = $1`, b.o.Slot).
+		Scan(&base, &until, &b.rows, &finished)
+	if errors.Is(err, pgx.ErrNoRows) {
+		if err := b.take(ctx); err != nil {
+			return fmt.Errorf("take the backlog of slot %q: %w", b.o.Slot, err)
+		}
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look up the state of slot %q: %w", b.o.Slot, err)
+	}
+	if finished {
+		b.rows = 0
+	}
+	return b.setBounds(base, until)
+}
+
+func (b *Backlog) setBounds(base, until string) (err error) {
+	if b.base, err = pglogrepl.ParseLSN(base); err != nil {
+		return err
+	}
+	b.until, err = pglogrepl.ParseLSN(until)
+	b.next = 0
+	return err
+}
+
+// Forget drops what was known of the slot, because a new one takes its name.
+func (b *Backlog) Forget(ctx context.Context) error {
+	tx, err := b.o.Database.Begin(ctx)
+	if err != nil {
+		return fmt.Errorf("forget slot %q: %w", b.o.Slot, err)
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx)) // without effect after the commit
+	if _, err := tx.Exec(ctx, `DELETE FROM `+b.state+` WHERE slot_name = $1`, b.o.Slot); err != nil {
+		return fmt.Errorf("forget slot %q: %w", b.o.Slot, err)
+	}
+	if _, err := tx.Exec(ctx, `DELETE FROM `+b.table); err != nil {
+		return fmt.Errorf("forget slot %q: %w", b.o.Slot, err)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return fmt.Errorf("forget slot %q: %w", b.o.Slot, err)
+	}
+	return nil
+}
+
+// Rows tells how many rows the backlog has; 0 when it is finished.
+func (b *Backlog) Rows() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.rows
+}
+
+// Until is the position up to which the stream can bring rows of the backlog.
+func (b *Backlog) Until() outbox.LSN {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.until
+}
+
+// Known tells whether this database's relay has had the slot before.
+func (b *Backlog) Known(ctx context.Context) (known bool, err error) {
+	err = b.o.Database.QueryRow(ctx, `SELECT EXISTS (SELECT FROM `+b.state+` WHERE slot_name = $1)`, b.o.Slot).Scan(&known)
+	if err != nil {
+		return false, fmt.Errorf("look up the state of slot %q: %w", b.o.Slot, err)
+	}
+	return known, nil
+}
+
+// take fills the table with the unsettled rows, in one transaction with the note
+// that it was done.
+func (b *Backlog) take(ctx context.Context) error {
+	tx, err := b.o.Database.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx)) // without effect after the commit
+	var base, until string
+	// One below the slot's position: every transaction of the stream comes after it.
+	if err := tx.QueryRow(ctx, `SELECT (confirmed_flush_lsn - 1)::text FROM pg_replication_slots WHERE slot_name = $1`, b.o.Slot).Scan(&base); err != nil {
+		return fmt.Errorf("read the slot's position: %w", err)
+	}
+	if err := b.makeRoom(ctx, tx, base); err != nil {
+		return err
+	}
+	statement, err := b.takeStatement(ctx, tx)
+	if err != nil {
+		return err
+	}
+	if statement != "" {
+		tag, err := tx.Exec(ctx, statement)
+		if err != nil {
+			return fmt.Errorf("find unsettled rows: %w", err)
+		}
+		b.rows = tag.RowsAffected()
+	}
+	// Read after the rows were: what the stream brings beyond this is none of them.
+	if err := tx.QueryRow(ctx, `SELECT pg_current_wal_insert_lsn()::text`).Scan(&until); err != nil {
+		return fmt.Errorf("read the server's position: %w", err)
+	}
+	if _, err := tx.Exec(ctx, `INSERT INTO `+b.state+` (slot_name, base_lsn, until_lsn, backlog_rows, finished_at)
+		VALUES ($1, $2::text::pg_lsn, $3::text::pg_lsn, $4::bigint, CASE WHEN $4::bigint = 0 THEN now() END)`, b.o.Slot, base, until, b.rows); err != nil {
+		return fmt.Errorf("note the slot's state: %w", err)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return err
+	}
+	return b.setBounds(base, until)
+}
+
+// makeRoom moves parked events before the slot's position, in their order, where
+// a restored database has given them positions that are still to come.
+func (b *Backlog) makeRoom(ctx context.Context, tx pgx.Tx, base string) error {
+	letters := pgx.Identifier{b.o.Schema, "dead_letters"}.Sanitize()
+	_, err := tx.Exec(ctx, `UPDATE `+letters+` d SET commit_lsn = '0/1'::pg_lsn + r.rank FROM (
+			SELECT id, dense_rank() OVER (ORDER BY commit_lsn)::numeric AS rank FROM `+letters+` WHERE state IN ('SCHEDULED', 'DEAD')) r
+		WHERE d.id = r.id AND EXISTS (SELECT FROM `+letters+` WHERE state IN ('SCHEDULED', 'DEAD') AND commit_lsn > $1::text::pg_lsn)`, base)
+	if err != nil {
+		return fmt.Errorf("move parked events before the slot's position: %w", err)
+	}
+	return nil
+}
+
+// takeStatement inserts the unsettled rows. Rows are in order of creation; those
+// of one transaction share that time, and stand in the order of a numeric id, or
+// of their places in the table.
+func (b *Backlog) takeStatement(ctx context.Context, tx pgx.Tx) (string, error) {
+	table, err := catalog.Read(ctx, tx, b.o.Outbox)
+	if err != nil {
+		return "", err
+	}
+	c := b.o.Columns
+	id := "o." + pgx.Identifier{c.ID}.Sanitize()
+	var order []string
+	if c.CreatedAt != "" && table.Columns[c.CreatedAt] != "" {
+		order = append(order, "o."+pgx.Identifier{c.CreatedAt}.Sanitize())
+	}
+	switch table.Columns[c.ID] {
+	case "bigint", "integer", "smallint", "numeric":
+		order = append(order, id)
+	}
+	order = append(order, "o.tableoid", "o.ctid")
+	where, err := b.unsettled(ctx, tx)
+	if err != nil || where == "" {
+		return "", err
+	}
+	deliveries := pgx.Identifier{b.o.Schema, "deliveries"}.Sanitize()
+	letters := pgx.Identifier{b.o.Schema, "dead_letters"}.Sanitize()
+	return fmt.Sprintf(`WITH unsent AS (
+			SELECT %[1]s::text AS id, row_number() OVER (ORDER BY %[2]s) - 1 AS seq FROM %[3]s o WHERE %[4]s AND %[1]s IS NOT NULL),
+		settled AS (SELECT id, array_agg(DISTINCT destination) AS destinations FROM (
+			SELECT u.id, d.destination FROM unsent u JOIN %[5]s d ON d.outbox_id = u.id
+			UNION ALL SELECT u.id, d.destination FROM unsent u JOIN %[6]s d ON d.outbox_id = u.id) s GROUP BY id)
+		INSERT INTO %[7]s (seq, outbox_id, settled) SELECT u.seq, u.id, coalesce(s.destinations, '{}') FROM unsent u LEFT JOIN settled s USING (id)`,
+		id, strings.Join(order, ", "), b.o.Outbox.Sanitize(), where, deliveries, letters, b.table), nil
+}
+
+// unsettled gives the condition by which rows count as not settled, "" when there
+// is no telling: then nothing from before the slot is sent.
+func (b *Backlog) unsettled(ctx context.Context, tx pgx.Tx) (string, error) {
+	if b.o.Marked {
+		return "o." + pgx.Identifier{b.o.Columns.ProcessedAt}.Sanitize() + " IS NULL", nil
+	}
+	// Without marks only the delivery log knows, as far back as it goes.
+	var oldest *time.Time
+	if err := tx.QueryRow(ctx, `SELECT min(delivered_at) FROM `+pgx.Identifier{b.o.Schema, "deliveries"}.Sanitize()).Scan(&oldest); err != nil {
+		return "", fmt.Errorf("look up the delivery log's beginning: %w", err)
+	}
+	if oldest == nil || b.o.Columns.CreatedAt == "" {
+		return "", nil
+	}
+	return fmt.Sprintf(`o.%s >= (SELECT min(delivered_at) FROM %s) AND NOT EXISTS (SELECT FROM %[2]s d WHERE d.outbox_id = o.%[3]s::text)
+		AND NOT EXISTS (SELECT FROM %[4]s d WHERE d.outbox_id = o.%[3]s::text)`,
+		pgx.Identifier{b.o.Columns.CreatedAt}.Sanitize(), pgx.Identifier{b.o.Schema, "deliveries"}.Sanitize(),
+		pgx.Identifier{b.o.Columns.ID}.Sanitize(), pgx.Identifier{b.o.Schema, "dead_letters"}.Sanitize()), nil
+}
