@@ -36,3 +36,10 @@ clean:
 bench:
 	@test/prepare.sh
 	$(GO) run ./test/bench
+
+DURATION ?= 20m
+SEED ?= 1
+.PHONY: chaos
+chaos:
+	@test/prepare.sh
+	CDC_RELAY_CHAOS_DURATION=$(DURATION) CDC_RELAY_CHAOS_SEED=$(SEED) $(GO) test -count=1 -v -timeout=24h -run TestChaos ./test/chaos

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -15,7 +16,15 @@ import (
 type ProcessedColumn struct {
 	o    ProcessedOptions
 	mark string // the statement for the id's type; "" until it is known
+	gone string // which of some ids it doesn't find
 	open string // which of some events have open dead letters
+
+	// late holds ids that were not found, and until when they are looked for. The
+	// stream can bring a row before the transaction that inserted it has become
+	// visible to others, by much when a synchronous standby has yet to answer.
+	late    map[string]time.Time
+	recent  map[string]time.Time // what late becomes when the transaction commits
+	patient time.Duration
 }
 
 // ProcessedOptions say where to mark. The names are unquoted.
@@ -30,7 +39,7 @@ type ProcessedOptions struct {
 func NewProcessedColumn(o ProcessedOptions) *ProcessedColumn {
 	// The LATERAL with its LIMIT makes one look-up in dead_letters_outbox_id of each
 	// id, whatever the planner thinks of the table's size.
-	return &ProcessedColumn{o: o, open: `SELECT u.id FROM unnest($1::text[]) AS u (id) CROSS JOIN LATERAL (SELECT FROM ` + o.DeadLetters.Sanitize() + ` d
+	return &ProcessedColumn{o: o, patient: time.Minute, open: `SELECT u.id FROM unnest($1::text[]) AS u (id) CROSS JOIN LATERAL (SELECT FROM ` + o.DeadLetters.Sanitize() + ` d
 		WHERE d.outbox_id = u.id AND d.state IN ('SCHEDULED', 'DEAD') LIMIT 1) found`}
 }
 
@@ -53,19 +62,60 @@ func (p *ProcessedColumn) Record(ctx context.Context, tx pgx.Tx, batch []outbox.
 		}
 		ids = append(ids, complete...)
 	}
+	now := time.Now()
+	p.recent = make(map[string]time.Time)
+	for _, id := range ids {
+		p.recent[id] = now.Add(p.patient)
+	}
+	for id, until := range p.late {
+		if now.Before(until) {
+			ids = append(ids, id)
+			p.recent[id] = until
+		}
+	}
 	if len(ids) == 0 {
 		return nil
 	}
+	return p.markAll(ctx, tx, ids)
+}
+
+// markAll marks the rows, and keeps in recent those that it doesn't find.
+func (p *ProcessedColumn) markAll(ctx context.Context, tx pgx.Tx, ids []string) error {
 	if p.mark == "" {
 		if err := p.prepare(ctx, tx); err != nil {
 			return err
 		}
 	}
-	if _, err := tx.Exec(ctx, p.mark, ids); err != nil {
+	tag, err := tx.Exec(ctx, p.mark, ids)
+	if err != nil {
 		p.mark = "" // the column may have another type by now: look again
 		return fmt.Errorf("mark rows of %s as processed: %w", p.o.Table.Sanitize(), err)
 	}
+	if tag.RowsAffected() >= int64(len(ids)) {
+		clear(p.recent)
+		return nil
+	}
+	rows, err := tx.Query(ctx, p.gone, ids)
+	if err != nil {
+		return fmt.Errorf("look for rows of %s that were not found: %w", p.o.Table.Sanitize(), err)
+	}
+	gone, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return fmt.Errorf("look for rows of %s that were not found: %w", p.o.Table.Sanitize(), err)
+	}
+	missing := make(map[string]time.Time, len(gone))
+	for _, id := range gone {
+		missing[id] = p.recent[id]
+	}
+	p.recent = missing
 	return nil
+}
+
+// Committed takes note that the last batch was committed. again tells that there
+// are rows to look for once more, though no further batch may come.
+func (p *ProcessedColumn) Committed() (again bool) {
+	p.late, p.recent = p.recent, nil
+	return len(p.late) > 0
 }
 
 func (p *ProcessedColumn) withoutOpenLetters(ctx context.Context, tx pgx.Tx, ids []string) ([]string, error) {
@@ -90,6 +140,8 @@ func (p *ProcessedColumn) prepare(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return fmt.Errorf("look up the type of %s.%s: %w", p.o.Table.Sanitize(), p.o.IDColumn, err)
 	}
+	p.gone = fmt.Sprintf(`SELECT u.id FROM unnest($1::text[]) AS u (id) WHERE NOT EXISTS (SELECT FROM %s o WHERE o.%s = u.id::%s AND o.%s IS NOT NULL)`,
+		p.o.Table.Sanitize(), pgx.Identifier{p.o.IDColumn}.Sanitize(), kind, pgx.Identifier{p.o.Column}.Sanitize())
 	p.mark = fmt.Sprintf(`UPDATE %s SET %s = now() WHERE %s = ANY ($1::text[]::%s[])`, p.o.Table.Sanitize(),
 		pgx.Identifier{p.o.Column}.Sanitize(), pgx.Identifier{p.o.IDColumn}.Sanitize(), kind)
 	return nil

@@ -29,6 +29,7 @@ type SettlerOptions struct {
 	Recorders []Recorder
 	Outcomes  <-chan outbox.Outcome
 	Settled   func(batch []outbox.Outcome, events []outbox.Position) // called after each commit
+	Failed    func(error)                                            // called after each attempt to write that failed
 	BatchSize int                                                    // the most outcomes in a transaction
 	MaxDelay  time.Duration                                          // how long the first of a batch waits for company
 	Log       zerolog.Logger
@@ -44,7 +45,17 @@ type Settler struct {
 	options SettlerOptions
 	// pending holds the events that were partly settled.
 	pending map[outbox.Position]progress
+	// again says that a recorder has something left to do without a further batch.
+	again bool
 }
+
+// finisher is a Recorder that wants to know when its batch was committed.
+type finisher interface {
+	Committed() (again bool)
+}
+
+// againInterval is how soon a recorder's leftovers are taken up when nothing else is.
+const againInterval = 200 * time.Millisecond
 
 // progress is how far an event with several deliveries has come.
 type progress struct {
@@ -64,7 +75,7 @@ func (s *Settler) Run(ctx context.Context) error {
 	batch := make([]outbox.Outcome, 0, s.options.BatchSize)
 	for {
 		batch, more := s.collect(ctx, batch[:0])
-		if len(batch) > 0 {
+		if len(batch) > 0 || s.again && ctx.Err() == nil {
 			if err := s.settle(ctx, batch); err != nil {
 				return err
 			}
@@ -79,7 +90,15 @@ func (s *Settler) Run(ctx context.Context) error {
 // collect waits for the first outcome and then, for a short while, for more.
 // more is false when no further outcome will come.
 func (s *Settler) collect(ctx context.Context, batch []outbox.Outcome) (_ []outbox.Outcome, more bool) {
+	var leftovers <-chan time.Time
+	if s.again {
+		timer := time.NewTimer(againInterval)
+		defer timer.Stop()
+		leftovers = timer.C
+	}
 	select {
+	case <-leftovers:
+		return batch, true
 	case first, open := <-s.options.Outcomes:
 		if !open {
 			return batch, false
@@ -109,7 +128,13 @@ func (s *Settler) collect(ctx context.Context, batch []outbox.Outcome) (_ []outb
 // settle writes a batch, however often that takes, and reports it.
 func (s *Settler) settle(ctx context.Context, batch []outbox.Outcome) error {
 	events := s.complete(batch)
-	err := persist(ctx, s.options.Log, "settling failed; nothing is confirmed until it succeeds", func() error { return s.write(ctx, batch) })
+	err := persist(ctx, s.options.Log, "settling failed; nothing is confirmed until it succeeds", func() error {
+		err := s.write(ctx, batch)
+		if err != nil {
+			s.options.Failed(err)
+		}
+		return err
+	})
 	if err == nil {
 		s.options.Settled(batch, events)
 	}
@@ -153,6 +178,12 @@ func (s *Settler) write(ctx context.Context, batch []outbox.Outcome) error {
 	}
 	if err := tx.Commit(ctx); err != nil {
 		return fmt.Errorf("commit settle transaction: %w", err)
+	}
+	s.again = false
+	for _, recorder := range s.options.Recorders {
+		if f, ok := recorder.(finisher); ok && f.Committed() {
+			s.again = true
+		}
 	}
 	return nil
 }

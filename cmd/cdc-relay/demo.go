@@ -135,10 +135,10 @@ func (d *demonstration) run(ctx context.Context, rate int, listener net.Listener
 }
 
 func (d *demonstration) prepare(ctx context.Context) error {
+	if _, err := initialize(ctx, d.cfg); err != nil {
+		return err
+	}
 	return d.cfg.withConnection(ctx, func(conn *pgx.Conn) error {
-		if err := provision.Init(ctx, conn, d.cfg.provisioning(), func(provision.Step) {}); err != nil {
-			return err
-		}
 		_, err := conn.Exec(ctx, demo.Schema)
 		return err
 	})

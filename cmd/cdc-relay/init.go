@@ -52,11 +52,18 @@ are printed for a DBA.`,
 
 func initialize(ctx context.Context, cfg Config) ([]provision.Step, error) {
 	var steps []provision.Step
-	err := cfg.withConnection(ctx, func(conn *pgx.Conn) error {
+	pool, err := cfg.pool(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer pool.Close()
+	err = cfg.withConnection(ctx, func(conn *pgx.Conn) error {
 		if err := provision.CheckServer(ctx, conn); err != nil {
 			return err
 		}
-		return provision.Init(ctx, conn, cfg.provisioning(), func(s provision.Step) { steps = append(steps, s) })
+		return provisionSlot(ctx, conn, cfg, cfg.backlog(pool), func(s provision.Step) { steps = append(steps, s) }, func(reason string) {
+			steps = append(steps, provision.Step{Object: "slot " + cfg.Slot.Name, Done: "was lost: " + reason})
+		})
 	})
 	return steps, err
 }

@@ -47,14 +47,17 @@ func setUp(ctx context.Context, cfg Config, known *backlog.Backlog, log zerolog.
 
 // provisionSlot is provision.Init with an eye for a slot that was lost.
 func provisionSlot(ctx context.Context, conn *pgx.Conn, cfg Config, known *backlog.Backlog, report func(provision.Step), lost func(reason string)) error {
-	options := cfg.provisioning()
+	options, err := cfg.creating(known)
+	if err != nil {
+		return err
+	}
 	version, err := provision.TablesVersion(ctx, conn, cfg.Database.Schema)
 	if err != nil {
 		return err
 	}
 	const recoveryVersion = 2 // of the tables, from which on the slot's state is kept
 	if version >= recoveryVersion {
-		had, err := known.Known(ctx)
+		had, half, err := known.Known(ctx)
 		if err != nil {
 			return err
 		}
@@ -62,7 +65,12 @@ func provisionSlot(ctx context.Context, conn *pgx.Conn, cfg Config, known *backl
 		if err != nil {
 			return err
 		}
-		if had && reason != "" {
+		if half {
+			// Its snapshot is gone, so nobody knows what its stream doesn't hold.
+			if err := provision.DropSlot(ctx, conn, options); err != nil {
+				return err
+			}
+		} else if had && reason != "" {
 			if cfg.Slot.OnLost == "fail" {
 				return slotLostError(cfg, reason)
 			}
@@ -73,6 +81,17 @@ func provisionSlot(ctx context.Context, conn *pgx.Conn, cfg Config, known *backl
 		}
 	}
 	return provision.Init(ctx, conn, options, report)
+}
+
+// creating are the options by which a missing slot is made together with its backlog.
+func (c *Config) creating(known *backlog.Backlog) (provision.Options, error) {
+	options := c.provisioning()
+	replication, err := c.replication()
+	if err != nil {
+		return options, err
+	}
+	options.CreateSlot = func(ctx context.Context, failover bool) error { return known.Create(ctx, replication, failover) }
+	return options, nil
 }
 
 func slotLostError(cfg Config, reason string) error {
@@ -86,7 +105,11 @@ func dropSlot(ctx context.Context, conn *pgx.Conn, known *backlog.Backlog, optio
 	if err := known.Forget(ctx); err != nil {
 		return err
 	}
-	return provision.DropLostSlot(ctx, conn, options)
+	reason, err := provision.SlotLost(ctx, conn, options)
+	if err != nil || reason == "" {
+		return err
+	}
+	return provision.DropSlot(ctx, conn, options)
 }
 
 // recovery is what the stream calls when its slot turns out to be lost; nil when
@@ -99,7 +122,10 @@ func (r *relay) recovery() func(context.Context, error) error {
 		r.log.Error().Err(reason).Str("slot", r.cfg.Slot.Name).
 			Msg("the replication slot was lost; making it anew, unsettled rows are sent from the table")
 		return r.cfg.withConnection(ctx, func(conn *pgx.Conn) error {
-			options := r.cfg.provisioning()
+			options, err := r.cfg.creating(r.backlog)
+			if err != nil {
+				return err
+			}
 			if err := dropSlot(ctx, conn, r.backlog, options); err != nil {
 				return err
 			}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
@@ -96,7 +97,7 @@ func assemble(cfg Config, pool *pgxpool.Pool, log zerolog.Logger) (*relay, error
 		return nil, err
 	}
 	r.settler = checkpoint.NewSettler(checkpoint.SettlerOptions{
-		Database: pool, Recorders: cfg.recorders(r.letters), Outcomes: outcomes, Settled: r.settled,
+		Database: pool, Recorders: cfg.recorders(r.letters), Outcomes: outcomes, Settled: r.settled, Failed: r.settlingFailed,
 		BatchSize: cfg.Settle.BatchSize, MaxDelay: cfg.Settle.MaxDelay, Log: log,
 	})
 	return r, nil
@@ -112,6 +113,20 @@ func (r *relay) settled(batch []outbox.Outcome, events []outbox.Position) {
 				Subject: o.Destination, EventID: o.Event.ID, EventType: o.Event.EventType, Reason: o.Reason, Status: o.Status,
 			})
 		}
+	}
+}
+
+// settlingFailed lets a server that is shutting down go. It ends the ordinary
+// connections at once, but waits for its replication clients to confirm
+// everything, which can't be done without the others.
+func (r *relay) settlingFailed(err error) {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return
+	}
+	switch pg.Code {
+	case "57P01", "57P02", "57P03": // admin shutdown, crash shutdown, cannot connect now
+		r.stream.Yield()
 	}
 }
 

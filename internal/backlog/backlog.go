@@ -3,9 +3,11 @@
 // slot was lost. They are sent before the stream goes on, in an order that keeps
 // each aggregate's as well as the rows tell it.
 //
-// The backlog is taken after the slot exists, so every row committed before the
-// slot's position is seen. A row committed meanwhile is in the stream as well: it
-// is sent from the backlog, and known again by its id when the stream brings it.
+// Create makes the slot and the backlog from one snapshot: what the snapshot sees
+// is in the backlog, and the stream has everything else. For a slot that somebody
+// else has made, there is no such snapshot: then the backlog is taken when the slot
+// is first streamed, and a row that is in both is known again by its id when the
+// stream brings it.
 //
 // The ids are kept in a table, with their order. A crash goes on where it was:
 // the events have positions, by which the delivery log knows what was settled.
@@ -79,7 +81,7 @@ func (b *Backlog) Open(ctx context.Context) error {
 	err := b.o.Database.QueryRow(ctx, `SELECT base_lsn::text, until_lsn::text, backlog_rows, finished_at IS NOT NULL FROM `+b.state+` WHERE slot_name = $1`, b.o.Slot).
 		Scan(&base, &until, &b.rows, &finished)
 	if errors.Is(err, pgx.ErrNoRows) {
-		if err := b.take(ctx); err != nil {
+		if err := b.takeLate(ctx); err != nil {
 			return fmt.Errorf("take the backlog of slot %q: %w", b.o.Slot, err)
 		}
 		return nil
@@ -135,18 +137,21 @@ func (b *Backlog) Until() outbox.LSN {
 	return b.until
 }
 
-// Known tells whether this database's relay has had the slot before.
-func (b *Backlog) Known(ctx context.Context) (known bool, err error) {
-	err = b.o.Database.QueryRow(ctx, `SELECT EXISTS (SELECT FROM `+b.state+` WHERE slot_name = $1)`, b.o.Slot).Scan(&known)
-	if err != nil {
-		return false, fmt.Errorf("look up the state of slot %q: %w", b.o.Slot, err)
+// Known tells whether this database's relay has had the slot before, and whether
+// the making of it was broken off.
+func (b *Backlog) Known(ctx context.Context) (known, half bool, err error) {
+	err = b.o.Database.QueryRow(ctx, `SELECT making FROM `+b.state+` WHERE slot_name = $1`, b.o.Slot).Scan(&half)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, false, nil
 	}
-	return known, nil
+	if err != nil {
+		return false, false, fmt.Errorf("look up the state of slot %q: %w", b.o.Slot, err)
+	}
+	return true, half, nil
 }
 
-// take fills the table with the unsettled rows, in one transaction with the note
-// that it was done.
-func (b *Backlog) take(ctx context.Context) error {
+// takeLate takes the backlog of a slot that somebody else has made.
+func (b *Backlog) takeLate(ctx context.Context) error {
 	tx, err := b.o.Database.Begin(ctx)
 	if err != nil {
 		return err
@@ -160,29 +165,47 @@ func (b *Backlog) take(ctx context.Context) error {
 	if err := b.makeRoom(ctx, tx, base); err != nil {
 		return err
 	}
-	statement, err := b.takeStatement(ctx, tx)
-	if err != nil {
+	if err := b.fill(ctx, tx); err != nil {
 		return err
-	}
-	if statement != "" {
-		tag, err := tx.Exec(ctx, statement)
-		if err != nil {
-			return fmt.Errorf("find unsettled rows: %w", err)
-		}
-		b.rows = tag.RowsAffected()
 	}
 	// Read after the rows were: what the stream brings beyond this is none of them.
 	if err := tx.QueryRow(ctx, `SELECT pg_current_wal_insert_lsn()::text`).Scan(&until); err != nil {
 		return fmt.Errorf("read the server's position: %w", err)
 	}
-	if _, err := tx.Exec(ctx, `INSERT INTO `+b.state+` (slot_name, base_lsn, until_lsn, backlog_rows, finished_at)
-		VALUES ($1, $2::text::pg_lsn, $3::text::pg_lsn, $4::bigint, CASE WHEN $4::bigint = 0 THEN now() END)`, b.o.Slot, base, until, b.rows); err != nil {
-		return fmt.Errorf("note the slot's state: %w", err)
+	if err := b.note(ctx, tx, base, until); err != nil {
+		return err
 	}
 	if err := tx.Commit(ctx); err != nil {
 		return err
 	}
 	return b.setBounds(base, until)
+}
+
+// fill lists the unsettled rows that the transaction sees.
+func (b *Backlog) fill(ctx context.Context, tx pgx.Tx) error {
+	b.rows = 0
+	statement, err := b.takeStatement(ctx, tx)
+	if err != nil || statement == "" {
+		return err
+	}
+	tag, err := tx.Exec(ctx, statement)
+	if err != nil {
+		return fmt.Errorf("find unsettled rows: %w", err)
+	}
+	b.rows = tag.RowsAffected()
+	return nil
+}
+
+// note keeps the slot's state, in the transaction that lists its backlog.
+func (b *Backlog) note(ctx context.Context, tx pgx.Tx, base, until string) error {
+	_, err := tx.Exec(ctx, `INSERT INTO `+b.state+` AS s (slot_name, base_lsn, until_lsn, backlog_rows, finished_at)
+		VALUES ($1, $2::text::pg_lsn, $3::text::pg_lsn, $4::bigint, CASE WHEN $4::bigint = 0 THEN now() END)
+		ON CONFLICT (slot_name) DO UPDATE SET making = false, base_lsn = excluded.base_lsn, until_lsn = excluded.until_lsn,
+			backlog_rows = excluded.backlog_rows, made_at = now(), finished_at = excluded.finished_at`, b.o.Slot, base, until, b.rows)
+	if err != nil {
+		return fmt.Errorf("note the slot's state: %w", err)
+	}
+	return nil
 }
 
 // makeRoom moves parked events before the slot's position, in their order, where

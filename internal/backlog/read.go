@@ -98,7 +98,7 @@ func (b *Backlog) readStatement(ctx context.Context) (string, outbox.PayloadKind
 	}
 	c := b.o.Columns
 	column := func(name, cast string) string {
-		if name == "" {
+		if name == "" || table.Columns[name] == "" {
 			return "NULL"
 		}
 		return "o." + pgx.Identifier{name}.Sanitize() + cast

@@ -28,6 +28,9 @@ type Options struct {
 	Slot        string
 	Failover    bool // make the slot one that standbys keep up with, on 17 and newer
 	Mark        bool // processed_at is set, so it has to be there
+
+	// CreateSlot makes the slot, when it is missing.
+	CreateSlot func(ctx context.Context, failover bool) error
 }
 
 // Columns are the outbox's columns; an empty name is a column that there isn't.
@@ -259,8 +262,7 @@ func ensureSlot(ctx context.Context, conn *pgx.Conn, o Options) (string, error) 
 	if found {
 		return "exists", nil
 	}
-	// Alone in its transaction: a slot can't be made in one that has written.
-	if _, err := conn.Exec(ctx, slotStatement(o, serverVersion(conn.PgConn()))); err != nil {
+	if err := o.CreateSlot(ctx, o.Failover && serverVersion(conn.PgConn()) >= 17); err != nil {
 		return "", fmt.Errorf("create slot: %w", err)
 	}
 	return "created", nil
@@ -354,16 +356,11 @@ func SlotLost(ctx context.Context, q catalog.Querier, o Options) (reason string,
 	return "", nil
 }
 
-// DropLostSlot drops a slot from which nothing can be streamed any more. A slot
-// that works is left.
-func DropLostSlot(ctx context.Context, conn *pgx.Conn, o Options) error {
-	reason, err := SlotLost(ctx, conn, o)
-	if err != nil || reason == "" {
-		return err
-	}
-	_, err = conn.Exec(ctx, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1`, o.Slot)
+// DropSlot drops the slot if it is there.
+func DropSlot(ctx context.Context, conn *pgx.Conn, o Options) error {
+	_, err := conn.Exec(ctx, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1`, o.Slot)
 	if err != nil {
-		return fmt.Errorf("drop the lost slot %q: %w", o.Slot, err)
+		return fmt.Errorf("drop slot %q: %w", o.Slot, err)
 	}
 	return nil
 }

@@ -62,6 +62,7 @@ func (s *session) run(intake, drain context.Context, intakeOver func()) error {
 		return err
 	}
 	s.streamed = true
+	s.stream.yield.Store(false)
 	s.stream.update(func(st *Status) { st.State, st.Reason = Streaming, "" })
 	s.stream.options.Log.Info().Str("slot", s.stream.options.Slot).Msg("streaming")
 	if err := s.backlog(intake); err != nil {
@@ -171,6 +172,9 @@ func statusInterval(timeout time.Duration) time.Duration {
 // Before it, whatever is due is told to the server.
 func (s *session) step(ctx context.Context) error {
 	s.stream.absorb()
+	if s.stream.yield.Load() {
+		return errors.New("the server is shutting down")
+	}
 	if err := s.report(ctx); err != nil {
 		return err
 	}

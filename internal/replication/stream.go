@@ -80,6 +80,7 @@ type Stream struct {
 	ahead   bool   // the backlog was handed on whole
 	system  string // the server's identity and timeline at the last connection
 	held    atomic.Bool
+	yield   atomic.Bool
 
 	mu      sync.Mutex
 	settled []outbox.Position // reported by Settle, not yet seen by Run
@@ -309,6 +310,9 @@ func (s *Stream) absorb() {
 
 // Hold stops the reading, or lets it go on. The connection stays.
 func (s *Stream) Hold(held bool) { s.held.Store(held) }
+
+// Yield ends the present connection, if there is one; Run makes it again.
+func (s *Stream) Yield() { s.yield.Store(true) }
 
 // full tells whether nothing may be handed on at present.
 func (s *Stream) full() bool {

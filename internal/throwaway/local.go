@@ -155,6 +155,9 @@ func freePort() (int, error) {
 	return listener.Addr().(*net.TCPAddr).Port, nil
 }
 
+// Port is a local server's port on the loopback address.
+func (s *Server) Port() int { return s.port }
+
 // StartAgain starts a local server that was halted, and waits until it answers.
 func (s *Server) StartAgain(ctx context.Context) error {
 	out, err := s.command(ctx, "pg_ctl", "start", "-w", "-t", "120", "-D", filepath.Join(s.data, "data"),

@@ -3,9 +3,10 @@
 
 CREATE TABLE {{.schema}}.slot_state (
   slot_name    text        PRIMARY KEY,
-  base_lsn     pg_lsn      NOT NULL,  -- the backlog's events count as committed just before it
-  until_lsn    pg_lsn      NOT NULL,  -- rows of the backlog can be in the stream too, up to here
-  backlog_rows bigint      NOT NULL,
+  making       boolean     NOT NULL DEFAULT false, -- it was begun to be made, and is of no use if that was broken off
+  base_lsn     pg_lsn      NOT NULL DEFAULT '0/0', -- the backlog's events count as committed here, before all of the stream's
+  until_lsn    pg_lsn      NOT NULL DEFAULT '0/0', -- up to here the stream can bring rows that are in the backlog too
+  backlog_rows bigint      NOT NULL DEFAULT 0,
   made_at      timestamptz NOT NULL DEFAULT now(),
   finished_at  timestamptz            -- when the backlog was settled
 );

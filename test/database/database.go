@@ -83,7 +83,12 @@ type Database struct {
 // New creates a database, and drops it with its slots when the test ends.
 func New(t testing.TB) *Database {
 	t.Helper()
-	base := serverURL(t)
+	return On(t, serverURL(t))
+}
+
+// On does so on another server than the shared one.
+func On(t testing.TB, base string) *Database {
+	t.Helper()
 	name := fmt.Sprintf("t_%s_%x", clean(t.Name()), time.Now().UnixNano()&0xffffff)
 	admin := connect(t, base)
 	defer admin.Close(context.Background())

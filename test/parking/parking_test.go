@@ -75,6 +75,10 @@ func setup(t *testing.T) *bundle {
 		Schema: "cdc_relay", Outbox: catalog.Name{Schema: "public", Table: "outbox_events"},
 		Columns:     provision.Columns{ID: "id", Payload: "payload"},
 		Publication: b.Name, Slot: b.Name,
+		CreateSlot: func(ctx context.Context, _ bool) error {
+			_, err := b.Conn.Exec(ctx, `SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, b.Name)
+			return err
+		},
 	}, func(provision.Step) {})
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +135,7 @@ func (b *bundle) run(t *testing.T) {
 	})
 	settler := checkpoint.NewSettler(checkpoint.SettlerOptions{
 		Database: pool, Recorders: []checkpoint.Recorder{letters, checkpoint.NewDeliveryLog("cdc_relay")}, Outcomes: outcomes,
-		BatchSize: 100, MaxDelay: time.Millisecond, Log: zerolog.Nop(),
+		Failed: func(error) {}, BatchSize: 100, MaxDelay: time.Millisecond, Log: zerolog.Nop(),
 		Settled: func(batch []outbox.Outcome, events []outbox.Position) {
 			dispatch.Settled(batch)
 			for _, o := range batch {
