@@ -19,6 +19,7 @@ type Config struct {
 	Parking         ParkingConfig       `yaml:"parking" envPrefix:"PARKING_"`
 	CircuitBreaker  BreakerConfig       `yaml:"circuit_breaker" envPrefix:"CIRCUIT_BREAKER_"`
 	Alerts          AlertsConfig        `yaml:"alerts" envPrefix:"ALERTS_"`
+	Admin           AdminConfig         `yaml:"admin" envPrefix:"ADMIN_"`
 	Log             LogConfig           `yaml:"log" envPrefix:"LOG_"`
 	ShutdownTimeout time.Duration       `yaml:"shutdown_timeout" env:"SHUTDOWN_TIMEOUT"`
 }
@@ -150,6 +151,12 @@ type SettleConfig struct {
 type DeliveryLogConfig struct {
 	Enabled   bool          `yaml:"enabled" env:"ENABLED"`
 	Retention time.Duration `yaml:"retention" env:"RETENTION"`
+}
+
+// AdminConfig is about the relay's own HTTP: /healthz, /readyz, /metrics.
+type AdminConfig struct {
+	Listen string `yaml:"listen" env:"LISTEN"` // "" serves none
+	Token  string `yaml:"token" env:"TOKEN"`
 }
 
 // LogConfig is about the relay's own log.

@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/cdc-relay/cdc-relay/dispatcher"
+	"github.com/cdc-relay/cdc-relay/internal/admin"
 	"github.com/cdc-relay/cdc-relay/internal/alert"
 	"github.com/cdc-relay/cdc-relay/internal/catalog"
 	"github.com/cdc-relay/cdc-relay/internal/signature"
@@ -17,7 +18,7 @@ import (
 // check finds the first setting that can't work.
 func (c *Config) check(src source) error {
 	for _, check := range []func(source) error{
-		c.checkDatabase, c.checkOutbox, c.checkDestinations, c.checkNumbers, c.checkParking, c.checkAlerts, c.checkLog,
+		c.checkDatabase, c.checkOutbox, c.checkDestinations, c.checkNumbers, c.checkParking, c.checkAlerts, c.checkAdmin, c.checkLog,
 	} {
 		if err := check(src); err != nil {
 			return err
@@ -192,6 +193,16 @@ func (c *Config) checkAlerts(src source) error {
 				return src.at(key+".secrets", err.Error())
 			}
 		}
+	}
+	return nil
+}
+
+func (c *Config) checkAdmin(src source) error {
+	if c.Admin.Listen == "" {
+		return nil
+	}
+	if err := admin.Check(c.Admin.Listen, c.Admin.Token); err != nil {
+		return src.at("admin.listen", err.Error())
 	}
 	return nil
 }

@@ -156,10 +156,6 @@ func (r *relay) watchBacklog(ctx context.Context) error {
 	}
 }
 
-func (r *relay) retention() *retention.Keeper {
-	return r.cfg.keeper(r.pool, r.log)
-}
-
 func (c *Config) keeper(pool *pgxpool.Pool, log zerolog.Logger) *retention.Keeper {
 	return retention.New(retention.Options{
 		Database: pool, Schema: c.Database.Schema, Slot: c.Slot.Name, Outbox: c.outboxName(),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -14,11 +15,14 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/checkpoint"
 	"github.com/cdc-relay/cdc-relay/dispatcher"
+	"github.com/cdc-relay/cdc-relay/internal/admin"
 	"github.com/cdc-relay/cdc-relay/internal/alert"
 	"github.com/cdc-relay/cdc-relay/internal/backlog"
 	"github.com/cdc-relay/cdc-relay/internal/deadletter"
 	"github.com/cdc-relay/cdc-relay/internal/outbox"
 	"github.com/cdc-relay/cdc-relay/internal/replication"
+	"github.com/cdc-relay/cdc-relay/internal/retention"
+	"github.com/cdc-relay/cdc-relay/internal/telemetry"
 )
 
 // serve runs the relay until ctx ends, and then until what is in flight is
@@ -57,6 +61,9 @@ type relay struct {
 	dispatcher *dispatcher.Dispatcher
 	settler    *checkpoint.Settler
 	alerts     *alert.Notifier
+	keeper     *retention.Keeper
+	metrics    *telemetry.Metrics
+	parked     atomic.Int64       // as last counted
 	events     chan *outbox.Event // from resume to dispatcher
 }
 
@@ -100,11 +107,14 @@ func assemble(cfg Config, pool *pgxpool.Pool, log zerolog.Logger) (*relay, error
 		Database: pool, Recorders: cfg.recorders(r.letters), Outcomes: outcomes, Settled: r.settled, Failed: r.settlingFailed,
 		BatchSize: cfg.Settle.BatchSize, MaxDelay: cfg.Settle.MaxDelay, Log: log,
 	})
+	r.keeper = cfg.keeper(pool, log)
+	r.metrics = telemetry.New(r.readings())
 	return r, nil
 }
 
 // settled tells everybody what a settle batch has recorded.
 func (r *relay) settled(batch []outbox.Outcome, events []outbox.Position) {
+	r.metrics.Settled(batch)
 	r.dispatcher.Settled(batch)
 	r.stream.Settle(events)
 	for _, o := range batch {
@@ -174,7 +184,14 @@ func (r *relay) run(ctx context.Context, reloads <-chan Config) error {
 	parts.Go(func() error { return r.alerts.Run(intake) })
 	parts.Go(func() error { return r.watchParked(intake) })
 	parts.Go(func() error { return r.watchBacklog(intake) })
-	parts.Go(func() error { return r.retention().Run(intake) })
+	parts.Go(func() error { return r.keeper.Run(intake) })
+	if r.cfg.Admin.Listen != "" {
+		parts.Go(func() error {
+			return admin.Run(settling, admin.Options{
+				Listen: r.cfg.Admin.Listen, Token: r.cfg.Admin.Token, Ready: r.readiness, Metrics: r.metrics.Registry,
+			})
+		})
+	}
 	parts.Go(func() error { return r.takeReloads(intake, reloads) })
 	parts.Go(func() error {
 		r.boundShutdown(intake, failed, abort)
@@ -232,6 +249,7 @@ func (r *relay) watchParked(ctx context.Context) error {
 	held := false
 	for {
 		if parked, err := r.letters.Count(ctx); err == nil {
+			r.parked.Store(int64(parked))
 			full := parked >= r.cfg.Parking.MaxRows
 			if full != held {
 				r.log.Error().Int("parked", parked).Int("max_rows", r.cfg.Parking.MaxRows).Bool("reading_stopped", full).

@@ -35,6 +35,8 @@ type session struct {
 	streamed bool // START_REPLICATION succeeded
 
 	interval   time.Duration // between status updates that nothing else asks for
+	walTimeout time.Duration // wal_sender_timeout; 0 for none
+	lastStep   time.Time
 	lastStatus time.Time     // zero until the first, which is sent at once
 	confirmed  outbox.LSN    // last told to the server
 	replyAsked bool          // the server wants a status at once
@@ -103,6 +105,7 @@ func (s *session) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.walTimeout = timeout
 	s.interval = statusInterval(timeout)
 	s.silence = max(timeout, 6*s.interval)
 	s.lastHeard = time.Now()
@@ -171,6 +174,14 @@ func statusInterval(timeout time.Duration) time.Duration {
 // step does one thing: hand on the event that waits, or read the next message.
 // Before it, whatever is due is told to the server.
 func (s *session) step(ctx context.Context) error {
+	// By the wall clock, which goes on while a host sleeps.
+	now := time.Now().Round(0)
+	if stood := now.Sub(s.lastStep); s.walTimeout > 0 && !s.lastStep.IsZero() && stood > s.walTimeout {
+		// Another relay may stream by now, and what lies in the connection's buffer is
+		// its to send.
+		return fmt.Errorf("this process stood still for %s, longer than wal_sender_timeout", stood.Round(time.Second))
+	}
+	s.lastStep = now
 	s.stream.absorb()
 	if s.stream.yield.Load() {
 		return errors.New("the server is shutting down")

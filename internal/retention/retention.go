@@ -7,6 +7,7 @@ package retention
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -41,6 +42,7 @@ type Options struct {
 type Keeper struct {
 	o                           Options
 	deliveries, letters, outbox string // quoted names
+	forgotten                   atomic.Int64
 }
 
 // New returns a Keeper.
@@ -65,11 +67,18 @@ func (k *Keeper) Run(ctx context.Context) error {
 		if err := k.Trim(ctx); err != nil && ctx.Err() == nil {
 			k.o.Log.Error().Err(err).Msg("trimming failed; trying again later")
 		}
-		if n, err := k.CountForgotten(ctx); err == nil && n > 0 {
+		n, err := k.CountForgotten(ctx)
+		if err == nil {
+			k.forgotten.Store(n)
+		}
+		if n > 0 {
 			k.o.Log.Error().Int64("rows", n).Dur("older_than", k.o.Forgotten).Msg("unsettled outbox rows are forgotten; see cdc-relay doctor")
 		}
 	}
 }
+
+// Forgotten tells how many rows were forgotten at the last look.
+func (k *Keeper) Forgotten() int64 { return k.forgotten.Load() }
 
 // batch is how many rows go in one transaction, so that none holds locks long.
 const batch = 5000

@@ -151,6 +151,12 @@ func (d *Database) drop(t testing.TB, base string) {
 	}
 }
 
+// Reconnect opens the test's own connection again, after its server was halted.
+func (d *Database) Reconnect(t testing.TB) {
+	t.Helper()
+	d.Conn = connect(t, d.URL)
+}
+
 // Exec runs a statement and fails the test if it can't.
 func (d *Database) Exec(t testing.TB, sql string, args ...any) {
 	t.Helper()

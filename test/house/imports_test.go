@@ -29,6 +29,8 @@ var arrows = map[string][]string{
 	"internal/provision":   {"internal/catalog", "internal/mend", "sql"},
 	"internal/backlog":     {"internal/outbox", "internal/catalog"},
 	"internal/retention":   {"internal/catalog"},
+	"internal/admin":       {},
+	"internal/telemetry":   {"internal/outbox"},
 	"internal/throwaway":   {"internal/mend"},
 	"internal/demo":        {},
 }

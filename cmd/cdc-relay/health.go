@@ -1,0 +1,35 @@
+package main
+
+import (
+	"github.com/cdc-relay/cdc-relay/internal/admin"
+	"github.com/cdc-relay/cdc-relay/internal/replication"
+	"github.com/cdc-relay/cdc-relay/internal/telemetry"
+)
+
+// readiness tells whether the relay does its work: it streams, or stands by to.
+func (r *relay) readiness() admin.Readiness {
+	s := r.stream.Status()
+	return admin.Readiness{
+		Ready: s.State == replication.Streaming || s.State == replication.Standby,
+		State: string(s.State), Reason: s.Reason,
+	}
+}
+
+func (r *relay) readings() telemetry.Readings {
+	return telemetry.Readings{
+		InFlightEvents: func() float64 { return float64(r.stream.Status().InFlight) },
+		InFlightBytes:  func() float64 { return float64(r.stream.Status().Bytes) },
+		LagBytes: func() float64 {
+			s := r.stream.Status()
+			return max(0, float64(s.ServerEnd)-float64(s.Confirmed))
+		},
+		Streaming: func() float64 {
+			if r.stream.Status().State == replication.Streaming {
+				return 1
+			}
+			return 0
+		},
+		ParkedEvents:  func() float64 { return float64(r.parked.Load()) },
+		ForgottenRows: func() float64 { return float64(r.keeper.Forgotten()) },
+	}
+}

@@ -1,0 +1,69 @@
+// Package telemetry holds the relay's metrics.
+// https://prometheus.io/docs/practices/naming/
+package telemetry
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/cdc-relay/cdc-relay/internal/outbox"
+)
+
+// Readings are what is read at each scrape.
+type Readings struct {
+	InFlightEvents func() float64
+	InFlightBytes  func() float64
+	LagBytes       func() float64 // from the confirmed position to the server's, as the server last told
+	Streaming      func() float64 // 1 while streaming
+	ParkedEvents   func() float64
+	ForgottenRows  func() float64
+}
+
+// Metrics counts what the relay does. It is safe for concurrent use.
+type Metrics struct {
+	Registry *prometheus.Registry
+	outcomes *prometheus.CounterVec
+	attempts *prometheus.CounterVec
+	latency  *prometheus.HistogramVec
+}
+
+// New registers the metrics with a registry of their own.
+func New(r Readings) *Metrics {
+	m := &Metrics{
+		Registry: prometheus.NewRegistry(),
+		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cdc_relay_outcomes_total", Help: "Settled deliveries by destination and by how they ended.",
+		}, []string{"destination", "outcome"}),
+		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cdc_relay_attempts_total", Help: "Attempts of settled deliveries by destination.",
+		}, []string{"destination"}),
+		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "cdc_relay_delivery_seconds", Help: "From a row's commit to the receiver's 2xx.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900},
+		}, []string{"destination"}),
+	}
+	gauge := func(name, help string, read func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
+	}
+	m.Registry.MustRegister(
+		m.outcomes, m.attempts, m.latency, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		gauge("cdc_relay_in_flight_events", "Events handed on and not settled.", r.InFlightEvents),
+		gauge("cdc_relay_in_flight_bytes", "Bytes of the events in flight.", r.InFlightBytes),
+		gauge("cdc_relay_lag_bytes", "WAL from the confirmed position to the server's, as last told.", r.LagBytes),
+		gauge("cdc_relay_streaming", "1 while this relay streams the slot, 0 while it stands by or has no connection.", r.Streaming),
+		gauge("cdc_relay_parked_events", "Events that wait for a later attempt.", r.ParkedEvents),
+		gauge("cdc_relay_forgotten_rows", "Unsettled outbox rows that the slot has passed by.", r.ForgottenRows),
+	)
+	return m
+}
+
+// Settled counts a settle batch.
+func (m *Metrics) Settled(batch []outbox.Outcome) {
+	for _, o := range batch {
+		m.outcomes.WithLabelValues(o.Destination, o.Fate.String()).Inc()
+		m.attempts.WithLabelValues(o.Destination).Add(float64(len(o.Attempts)))
+		if o.Fate == outbox.Delivered {
+			m.latency.WithLabelValues(o.Destination).Observe(o.DoneAt.Sub(o.Event.CommitTime).Seconds())
+		}
+	}
+}
