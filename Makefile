@@ -43,3 +43,7 @@ SEED ?= 1
 chaos:
 	@test/prepare.sh
 	CDC_RELAY_CHAOS_DURATION=$(DURATION) CDC_RELAY_CHAOS_SEED=$(SEED) $(GO) test -count=1 -v -timeout=24h -run TestChaos ./test/chaos
+
+.PHONY: failover
+failover:
+	$(GO) test -count=1 -v -tags failover ./test/failover
