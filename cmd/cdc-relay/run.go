@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -41,7 +42,11 @@ loudly, and the old one stays.`,
 			log.Info().Str("version", programVersion()).Int("destinations", len(cfg.Destinations)).Msg("starting")
 			reloads, stop := g.watchReloads(command.Context(), log)
 			defer stop()
-			if err := serve(command.Context(), cfg, reloads, log); err != nil {
+			err = serve(command.Context(), cfg, reloads, log)
+			if command.Context().Err() != nil && errors.Is(err, context.Canceled) {
+				err = nil // asked to stop before it had begun
+			}
+			if err != nil {
 				log.Error().Err(err).Msg("ended")
 				return err
 			}

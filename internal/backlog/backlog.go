@@ -222,8 +222,10 @@ func (b *Backlog) makeRoom(ctx context.Context, tx pgx.Tx, base string) error {
 }
 
 // takeStatement inserts the unsettled rows. Rows are in order of creation; those
-// of one transaction share that time, and stand in the order of a numeric id, or
-// of their places in the table.
+// of one transaction usually share that time, and stand in the order of a numeric
+// id, or else of their statements (cmin). For rows of one statement only their
+// places in the table are left to go by, which is their order unless the table
+// has taken up space of deleted rows.
 func (b *Backlog) takeStatement(ctx context.Context, tx pgx.Tx) (string, error) {
 	table, err := catalog.Read(ctx, tx, b.o.Outbox)
 	if err != nil {
@@ -239,7 +241,7 @@ func (b *Backlog) takeStatement(ctx context.Context, tx pgx.Tx) (string, error) 
 	case "bigint", "integer", "smallint", "numeric":
 		order = append(order, id)
 	}
-	order = append(order, "o.tableoid", "o.ctid")
+	order = append(order, "o.cmin::text::bigint", "o.tableoid", "o.ctid")
 	where, err := b.unsettled(ctx, tx)
 	if err != nil || where == "" {
 		return "", err

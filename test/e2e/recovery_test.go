@@ -12,11 +12,12 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/database"
 )
 
-// insertNumbers inserts one row for each number, all of one aggregate.
+// insertNumbers inserts one row for each number, all of one aggregate, each with a
+// time of its own: rows of one statement that share it can't be put in order again.
 func (b *bundle) insertNumbers(t *testing.T, from, to int) {
 	t.Helper()
-	b.Exec(t, `INSERT INTO outbox_events (id, aggregate_type, aggregate_id, payload)
-		SELECT gen_random_uuid(), 'a', '11111111-1111-1111-1111-111111111111', to_jsonb(n) FROM generate_series($1::int, $2::int) n`, from, to)
+	b.Exec(t, `INSERT INTO outbox_events (id, aggregate_type, aggregate_id, payload, created_at)
+		SELECT gen_random_uuid(), 'a', '11111111-1111-1111-1111-111111111111', to_jsonb(n), now() + n * interval '1 microsecond' FROM generate_series($1::int, $2::int) n`, from, to)
 }
 
 // wantNumbers wants the bodies from..to, in order, once each.
@@ -167,7 +168,8 @@ func TestG5GracefulRestartsRepeatNothing(t *testing.T) {
 	stopWriting := writer.start()
 	for range times(t, 10) {
 		relay := b.start(t)
-		time.Sleep(400 * time.Millisecond)
+		eventually(t, "the relay to stream", func() bool { return strings.Contains(relay.log.String(), `"message":"streaming"`) })
+		time.Sleep(300 * time.Millisecond)
 		relay.stop(t)
 	}
 	b.start(t)
