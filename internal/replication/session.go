@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -77,98 +76,6 @@ func (s *session) run(intake, drain context.Context, intakeOver func()) error {
 	}
 	intakeOver()
 	return s.drain(drain)
-}
-
-func (s *session) connect(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	config := s.stream.options.Config.Copy()
-	config.RuntimeParams["replication"] = "database"
-	config.RuntimeParams["client_encoding"] = "UTF8"
-	config.RuntimeParams["bytea_output"] = "hex"
-	conn, err := pgconn.ConnectConfig(ctx, config)
-	if err != nil {
-		return fmt.Errorf("open replication connection: %w", err)
-	}
-	s.conn = conn
-	return nil
-}
-
-// start asks for the stream from the slot's own position. A position given here
-// that is ahead of the slot's would silently skip events, one behind it is
-// silently moved up: so none is given.
-func (s *session) start(ctx context.Context) error {
-	if err := s.identify(ctx); err != nil {
-		return err
-	}
-	timeout, err := s.walSenderTimeout(ctx)
-	if err != nil {
-		return err
-	}
-	s.walTimeout = timeout
-	s.interval = statusInterval(timeout)
-	s.silence = max(timeout, 6*s.interval)
-	s.lastHeard = time.Now()
-	s.decoder = decoder.New(s.stream.options.Table)
-	options := pglogrepl.StartReplicationOptions{PluginArgs: []string{
-		"proto_version '1'",
-		"publication_names " + quoteLiteral(quoteIdentifier(s.stream.options.Publication)),
-	}}
-	if err := pglogrepl.StartReplication(ctx, s.conn, quoteIdentifier(s.stream.options.Slot), 0, options); err != nil {
-		return fmt.Errorf("start replication on slot %q: %w", s.stream.options.Slot, err)
-	}
-	return nil
-}
-
-// identify asks who the server is. On another system or timeline, as after a
-// failover, positions that were seen before can stand for other events: then what
-// is in flight is settled first, and everything is looked at anew.
-func (s *session) identify(ctx context.Context) error {
-	system, err := pglogrepl.IdentifySystem(ctx, s.conn)
-	if err != nil {
-		return fmt.Errorf("identify the server: %w", err)
-	}
-	identity := fmt.Sprintf("%s/%d", system.SystemID, system.Timeline)
-	if known := s.stream.system; known != "" && known != identity {
-		s.stream.options.Log.Warn().Str("was", known).Str("is", identity).Msg("another server or timeline answers; settling what is in flight before going on")
-		if !s.stream.settleDown(ctx) {
-			return ctx.Err()
-		}
-		s.stream.startOver()
-	}
-	s.stream.system = identity
-	return nil
-}
-
-func (s *session) walSenderTimeout(ctx context.Context) (time.Duration, error) {
-	results, err := s.conn.Exec(ctx, "SHOW wal_sender_timeout").ReadAll()
-	if err != nil {
-		return 0, fmt.Errorf("read wal_sender_timeout: %w", err)
-	}
-	if len(results) != 1 || len(results[0].Rows) != 1 {
-		return 0, errors.New("read wal_sender_timeout: no row")
-	}
-	return parseInterval(string(results[0].Rows[0][0])), nil
-}
-
-// parseInterval reads what SHOW prints of a time setting, such as 60s, 5s, 1min
-// or 500ms. What it can't read counts as not set.
-func parseInterval(text string) time.Duration {
-	text = strings.Replace(strings.Replace(text, "min", "m", 1), "d", "h", 1)
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		return 0
-	}
-	return d
-}
-
-// statusInterval leaves three chances within the server's time-out.
-func statusInterval(timeout time.Duration) time.Duration {
-	const usual = 10 * time.Second
-	if timeout <= 0 {
-		return usual
-	}
-	return max(min(timeout/3, usual), tick)
 }
 
 // step does one thing: hand on the event that waits, or read the next message.
@@ -338,91 +245,7 @@ func (s *session) change(data []byte) error {
 	return nil
 }
 
-// report sends a standby status when one is due: on the timer, when the server
-// asks, and when the watermark has moved.
-func (s *session) report(ctx context.Context) error {
-	now := time.Now()
-	watermark := s.stream.tracker.Watermark()
-	moved := watermark > s.confirmed && now.Sub(s.lastStatus) >= tick
-	if !moved && !s.replyAsked && now.Sub(s.lastStatus) < s.interval {
-		return nil
-	}
-	return s.confirm(ctx, watermark, now)
-}
-
-// confirm tells the server that everything before the watermark is settled. All
-// three positions are set, always: pglogrepl would fill an unset flush position
-// with the write position.
-func (s *session) confirm(ctx context.Context, watermark outbox.LSN, now time.Time) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	err := pglogrepl.SendStandbyStatusUpdate(ctx, s.conn, pglogrepl.StandbyStatusUpdate{
-		WALWritePosition: watermark, WALFlushPosition: watermark, WALApplyPosition: watermark,
-		ReplyRequested: now.Sub(s.lastHeard) > s.interval/2,
-	})
-	if err != nil {
-		return fmt.Errorf("send standby status: %w", err)
-	}
-	s.confirmed, s.lastStatus, s.replyAsked = watermark, now, false
-	events, bytes := s.stream.tracker.InFlight()
-	s.stream.update(func(st *Status) {
-		st.Confirmed, st.ServerEnd, st.InFlight, st.Bytes = watermark, s.serverEnd, events, bytes
-	})
-	return nil
-}
-
-// drain reads no more and keeps the connection alive until everything in flight
-// is settled, or until ctx ends; then it confirms what there is and ends the
-// stream in good order.
-func (s *session) drain(ctx context.Context) error {
-	s.stream.update(func(st *Status) { st.State = Draining })
-	for s.stream.absorb(); !s.stream.drained() && ctx.Err() == nil; s.stream.absorb() {
-		if err := s.report(ctx); err != nil {
-			return err
-		}
-		s.stream.await(ctx)
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	if err := s.confirm(ctx, s.stream.tracker.Watermark(), time.Now()); err != nil {
-		return err
-	}
-	return s.endCopy()
-}
-
-// endCopy ends the stream and reads what the server had sent meanwhile. Closing
-// a connection with unread data resets it, and the reset could overtake the last
-// status.
-func (s *session) endCopy() error {
-	if err := s.conn.Conn().SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		return fmt.Errorf("set deadline: %w", err)
-	}
-	s.conn.Frontend().Send(&pgproto3.CopyDone{})
-	if err := s.conn.Frontend().Flush(); err != nil {
-		return fmt.Errorf("end the stream: %w", err)
-	}
-	for {
-		message, err := s.conn.ReceiveMessage(context.Background())
-		if err != nil {
-			return fmt.Errorf("end the stream: %w", err)
-		}
-		if _, ready := message.(*pgproto3.ReadyForQuery); ready {
-			return nil
-		}
-	}
-}
-
-func (s *session) disconnect() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	s.conn.Close(ctx)
-}
-
 func isTimeout(err error) bool {
 	var timeout net.Error
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
-
-func quoteIdentifier(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
-
-func quoteLiteral(text string) string { return `'` + strings.ReplaceAll(text, `'`, `''`) + `'` }

@@ -1,0 +1,110 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/decoder"
+)
+
+func (s *session) connect(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	config := s.stream.options.Config.Copy()
+	config.RuntimeParams["replication"] = "database"
+	config.RuntimeParams["client_encoding"] = "UTF8"
+	config.RuntimeParams["bytea_output"] = "hex"
+	conn, err := pgconn.ConnectConfig(ctx, config)
+	if err != nil {
+		return fmt.Errorf("open replication connection: %w", err)
+	}
+	s.conn = conn
+	return nil
+}
+
+// start asks for the stream from the slot's own position. A position given here
+// that is ahead of the slot's would silently skip events, one behind it is
+// silently moved up: so none is given.
+func (s *session) start(ctx context.Context) error {
+	if err := s.identify(ctx); err != nil {
+		return err
+	}
+	timeout, err := s.walSenderTimeout(ctx)
+	if err != nil {
+		return err
+	}
+	s.walTimeout = timeout
+	s.interval = statusInterval(timeout)
+	s.silence = max(timeout, 6*s.interval)
+	s.lastHeard = time.Now()
+	s.decoder = decoder.New(s.stream.options.Table)
+	options := pglogrepl.StartReplicationOptions{PluginArgs: []string{
+		"proto_version '1'",
+		"publication_names " + quoteLiteral(quoteIdentifier(s.stream.options.Publication)),
+	}}
+	if err := pglogrepl.StartReplication(ctx, s.conn, quoteIdentifier(s.stream.options.Slot), 0, options); err != nil {
+		return fmt.Errorf("start replication on slot %q: %w", s.stream.options.Slot, err)
+	}
+	return nil
+}
+
+// identify asks who the server is. On another system or timeline, as after a
+// failover, positions that were seen before can stand for other events: then what
+// is in flight is settled first, and everything is looked at anew.
+func (s *session) identify(ctx context.Context) error {
+	system, err := pglogrepl.IdentifySystem(ctx, s.conn)
+	if err != nil {
+		return fmt.Errorf("identify the server: %w", err)
+	}
+	identity := fmt.Sprintf("%s/%d", system.SystemID, system.Timeline)
+	if known := s.stream.system; known != "" && known != identity {
+		s.stream.options.Log.Warn().Str("was", known).Str("is", identity).Msg("another server or timeline answers; settling what is in flight before going on")
+		if !s.stream.settleDown(ctx) {
+			return ctx.Err()
+		}
+		s.stream.startOver()
+	}
+	s.stream.system = identity
+	return nil
+}
+
+func (s *session) walSenderTimeout(ctx context.Context) (time.Duration, error) {
+	results, err := s.conn.Exec(ctx, "SHOW wal_sender_timeout").ReadAll()
+	if err != nil {
+		return 0, fmt.Errorf("read wal_sender_timeout: %w", err)
+	}
+	if len(results) != 1 || len(results[0].Rows) != 1 {
+		return 0, errors.New("read wal_sender_timeout: no row")
+	}
+	return parseInterval(string(results[0].Rows[0][0])), nil
+}
+
+// parseInterval reads what SHOW prints of a time setting, such as 60s, 5s, 1min
+// or 500ms. What it can't read counts as not set.
+func parseInterval(text string) time.Duration {
+	text = strings.Replace(strings.Replace(text, "min", "m", 1), "d", "h", 1)
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return 0
+	}
+	return d
+}
+
+// statusInterval leaves three chances within the server's time-out.
+func statusInterval(timeout time.Duration) time.Duration {
+	const usual = 10 * time.Second
+	if timeout <= 0 {
+		return usual
+	}
+	return max(min(timeout/3, usual), tick)
+}
+
+func quoteIdentifier(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+
+func quoteLiteral(text string) string { return `'` + strings.ReplaceAll(text, `'`, `''`) + `'` }
