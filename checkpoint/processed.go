@@ -103,6 +103,9 @@ func (p *ProcessedColumn) markAll(ctx context.Context, tx pgx.Tx, ids []string) 
 	if err != nil {
 		return fmt.Errorf("look for rows of %s that were not found: %w", p.o.Table.Sanitize(), err)
 	}
+	// An application that deletes its rows at once has more and more that are not
+	// found, which would be looked for in vain.
+	gone = gone[:min(len(gone), maxLate)]
 	missing := make(map[string]time.Time, len(gone))
 	for _, id := range gone {
 		missing[id] = p.recent[id]
@@ -110,6 +113,9 @@ func (p *ProcessedColumn) markAll(ctx context.Context, tx pgx.Tx, ids []string) 
 	p.recent = missing
 	return nil
 }
+
+// maxLate is the most rows that are looked for once more.
+const maxLate = 1000
 
 // Committed takes note that the last batch was committed. again tells that there
 // are rows to look for once more, though no further batch may come.

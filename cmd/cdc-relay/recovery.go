@@ -99,14 +99,15 @@ func slotLostError(cfg Config, reason string) error {
 		"set slot.on_lost to recover: the slot is made anew and the rows that are not settled are sent from the table")
 }
 
-// dropSlot forgets the slot first: should this end in between, the next start
-// takes the backlog of the slot that it makes.
+// dropSlot drops a lost slot; one from which can be streamed is left. What was
+// known of it is forgotten first: should this end in between, the next start takes
+// the backlog of the slot that it makes.
 func dropSlot(ctx context.Context, conn *pgx.Conn, known *backlog.Backlog, options provision.Options) error {
-	if err := known.Forget(ctx); err != nil {
-		return err
-	}
 	reason, err := provision.SlotLost(ctx, conn, options)
 	if err != nil || reason == "" {
+		return err
+	}
+	if err := known.Forget(ctx); err != nil {
 		return err
 	}
 	return provision.DropSlot(ctx, conn, options)

@@ -326,8 +326,8 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// TestAlerts: a dead letter is told of, signed, once for many.
-func TestAlerts(t *testing.T) {
+// TestG8DeadLettersRaiseAlerts: a dead letter is told of, signed, once for many.
+func TestG8DeadLettersRaiseAlerts(t *testing.T) {
 	t.Parallel()
 	b := setup(t, "")
 	alerts := newReceiver(t)
