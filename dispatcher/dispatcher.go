@@ -215,27 +215,38 @@ func (d *Dispatcher) dispatch(event *outbox.Event) {
 			continue
 		}
 		if d.crowds(delivery.destination) {
-			delivery.destination.lanes.parkAtOnce(delivery, delivery.parkedFor("the destination is behind the others", time.Time{}))
+			delivery.destination.lanes.shed(reasonBehind)
+			delivery.destination.lanes.parkAtOnce(delivery, delivery.parkedFor(reasonBehind, time.Time{}))
 			continue
 		}
 		delivery.destination.lanes.push(delivery)
 	}
 }
 
+// reasonBehind stands with an event that was parked because its destination is too
+// slow for the others.
+const reasonBehind = "the destination is behind the others"
+
 // crowds tells whether a destination that is too slow for its events holds so
-// much of the window that others have nothing to do: then what is for it goes to
-// the dead letters' table at once, and the window is free for the others.
+// much of the window that others have nothing to do, or soon will not have: then
+// what is for it goes to the dead letters' table at once, and the window is free
+// for the others.
 func (d *Dispatcher) crowds(crowding *destination) bool {
-	destinations := d.all()
-	if d.parking == nil || len(destinations) < 2 {
+	if d.parking == nil || !crowding.slow() {
 		return false
 	}
 	deliveries, bytes, _ := crowding.lanes.load()
-	if 2*deliveries < d.options.WindowEvents && 2*bytes < d.options.WindowBytes || !crowding.slow() {
+	if 2*deliveries < d.options.WindowEvents && 2*bytes < d.options.WindowBytes {
 		return false
 	}
+	destinations := d.all()
+	most := 4*deliveries >= 3*d.options.WindowEvents || 4*bytes >= 3*d.options.WindowBytes
+	return len(destinations) > 1 && (most || othersIdle(destinations, crowding))
+}
+
+func othersIdle(destinations []*destination, except *destination) bool {
 	for _, other := range destinations {
-		if other != crowding && other.idle() {
+		if other != except && other.idle() {
 			return true
 		}
 	}

@@ -137,6 +137,31 @@ func (l *lanes) parkAtOnce(d *delivery, outcome outbox.Outcome) {
 	l.reportParked(d, outcome)
 }
 
+// shed parks what is queued and not being worked on.
+func (l *lanes) shed(reason string) {
+	l.parking.Lock()
+	defer l.parking.Unlock()
+	var queued []*delivery
+	l.mu.Lock()
+	for l.ready.len() > 0 && !l.stopped {
+		current := l.ready.pop()
+		for current.queue.len() > 0 {
+			queued = append(queued, l.remove(current))
+		}
+		if current.ordered {
+			delete(l.byKey, current.key)
+		}
+	}
+	l.mu.Unlock()
+	for _, d := range queued {
+		if d.letter == nil {
+			l.reportParked(d, d.parkedFor(reason, time.Time{}))
+		} else {
+			d.dropped()
+		}
+	}
+}
+
 // makeReady queues a lane for a worker, and starts one when there may be more.
 // The caller holds mu.
 func (l *lanes) makeReady(ready *lane) {

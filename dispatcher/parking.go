@@ -76,6 +76,7 @@ func (p *parking) turn(ctx context.Context) error {
 	if err := p.freeLanes(ctx); err != nil {
 		return err
 	}
+	p.shedSlow()
 	for _, d := range p.destinations() {
 		if err := p.claim(ctx, d); err != nil {
 			return err
@@ -99,6 +100,18 @@ func (p *parking) applyPauses(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// shedSlow parks what is queued for a destination that is too slow for it while
+// others have nothing to do, so that it doesn't hold back the WAL for long.
+func (p *parking) shedSlow() {
+	destinations := p.destinations()
+	for _, d := range destinations {
+		queued, _, _ := d.lanes.load()
+		if queued > d.current.Load().Concurrency && d.slow() && othersIdle(destinations, d) {
+			d.lanes.shed(reasonBehind)
+		}
+	}
 }
 
 // claim takes up what is due, unless enough is in hand.

@@ -90,4 +90,3 @@ func (s *session) disconnect() {
 	defer cancel()
 	s.conn.Close(ctx)
 }
-
