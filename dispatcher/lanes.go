@@ -68,8 +68,9 @@ type lane struct {
 type laneHash [2]uint64
 
 // parkedLane counts the lane's outcomes that were reported and are not settled,
-// and all that ever were: a lane may be freed if none is open and none was
-// reported while the dead letters were being asked.
+// and all that ever were, with what was seen of it in the dead letters: a lane may
+// be freed if none is open and nothing was added while the dead letters were being
+// asked.
 type parkedLane struct {
 	open     uint32
 	reported uint32
@@ -304,14 +305,15 @@ func (l *lanes) settled(key string) {
 	}
 }
 
-// markParked takes note of a lane that stands in the dead letters.
+// markParked takes note of a lane that stands in the dead letters. That counts as
+// a report: an answer of the dead letters from before it must not free the lane.
 func (l *lanes) markParked(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	hash := l.hash(key)
-	if _, parked := l.parked[hash]; !parked {
-		l.parked[hash] = parkedLane{}
-	}
+	entry := l.parked[hash]
+	entry.reported++
+	l.parked[hash] = entry
 }
 
 // freeable tells whether the lane is parked and whether all that was reported of

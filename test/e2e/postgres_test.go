@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -157,7 +158,7 @@ func TestG7HugeTransaction(t *testing.T) {
 	b.Exec(t, `INSERT INTO outbox_events (id, aggregate_type, aggregate_id, payload)
 		SELECT gen_random_uuid(), 'a', ('00000000-0000-0000-0000-' || lpad((n % 500)::text, 12, '0'))::uuid, to_jsonb(repeat('x', 500)) FROM generate_series(1, $1::int) n`, rows)
 	b.receiver.await(rows / 2)
-	if rss := resident(t, relay); rss > 150<<20 {
+	if rss := resident(t, relay); rss > 150<<20 && os.Getenv("CDC_RELAY_TEST_RACE") == "" { // the detector takes several times that
 		t.Errorf("%d MB resident in the middle of the transaction", rss>>20)
 	}
 	relay.kill()
