@@ -29,7 +29,6 @@ type SettlerOptions struct {
 	Recorders []Recorder
 	Outcomes  <-chan outbox.Outcome
 	Settled   func(batch []outbox.Outcome, events []outbox.Position) // called after each commit
-	Failed    func(error)                                            // called after each attempt to write that failed
 	BatchSize int                                                    // the most outcomes in a transaction
 	MaxDelay  time.Duration                                          // how long the first of a batch waits for company
 	Log       zerolog.Logger
@@ -128,13 +127,7 @@ func (s *Settler) collect(ctx context.Context, batch []outbox.Outcome) (_ []outb
 // settle writes a batch, however often that takes, and reports it.
 func (s *Settler) settle(ctx context.Context, batch []outbox.Outcome) error {
 	events := s.complete(batch)
-	err := persist(ctx, s.options.Log, "settling failed; nothing is confirmed until it succeeds", func() error {
-		err := s.write(ctx, batch)
-		if err != nil {
-			s.options.Failed(err)
-		}
-		return err
-	})
+	err := persist(ctx, s.options.Log, "settling failed; nothing is confirmed until it succeeds", func() error { return s.write(ctx, batch) })
 	if err == nil {
 		s.options.Settled(batch, events)
 	}

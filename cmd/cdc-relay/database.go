@@ -30,15 +30,26 @@ func (c *Config) connect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// pool opens the ordinary connections of a running relay: one settles, the
-// others serve everything else.
+// pool opens the ordinary connections of a command.
 func (c *Config) pool(ctx context.Context) (*pgxpool.Pool, error) {
+	return c.watchedPool(ctx, func(*pgconn.PgError) {})
+}
+
+// watchedPool opens the ordinary connections of a running relay: one settles, the
+// others serve everything else. What the server answers to any of them as an error
+// is shown to watch, which must not block.
+func (c *Config) watchedPool(ctx context.Context, watch func(*pgconn.PgError)) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(c.Database.URL)
 	if err != nil {
 		return nil, fmt.Errorf("database.url is not a Postgres connection string")
 	}
 	name(&config.ConnConfig.Config)
 	config.MaxConns = max(config.MaxConns, 4)
+	closes := config.ConnConfig.OnPgError
+	config.ConnConfig.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
+		watch(err)
+		return closes == nil || closes(conn, err)
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, provision.ExplainConnect(fmt.Errorf("connect to the database: %w", err))

@@ -31,7 +31,15 @@ import (
 //
 // Each configuration that comes over reloads replaces the destinations' settings.
 func serve(ctx context.Context, cfg Config, reloads <-chan Config, log zerolog.Logger) error {
-	pool, err := cfg.pool(ctx)
+	serverLeaves := make(chan struct{}, 1)
+	pool, err := cfg.watchedPool(ctx, func(err *pgconn.PgError) {
+		if leaves(err) {
+			select {
+			case serverLeaves <- struct{}{}:
+			default:
+			}
+		}
+	})
 	if err != nil {
 		return err
 	}
@@ -43,7 +51,7 @@ func serve(ctx context.Context, cfg Config, reloads <-chan Config, log zerolog.L
 	if err != nil {
 		return err
 	}
-	return r.run(ctx, reloads)
+	return r.run(ctx, reloads, serverLeaves)
 }
 
 // relay is the straight line of an event's walk: the stream's events go past the
@@ -104,7 +112,7 @@ func assemble(cfg Config, pool *pgxpool.Pool, log zerolog.Logger) (*relay, error
 		return nil, err
 	}
 	r.settler = checkpoint.NewSettler(checkpoint.SettlerOptions{
-		Database: pool, Recorders: cfg.recorders(r.letters), Outcomes: outcomes, Settled: r.settled, Failed: r.settlingFailed,
+		Database: pool, Recorders: cfg.recorders(r.letters), Outcomes: outcomes, Settled: r.settled,
 		BatchSize: cfg.Settle.BatchSize, MaxDelay: cfg.Settle.MaxDelay, Log: log,
 	})
 	r.keeper = cfg.keeper(pool, log)
@@ -126,17 +134,28 @@ func (r *relay) settled(batch []outbox.Outcome, events []outbox.Position) {
 	}
 }
 
-// settlingFailed lets a server that is shutting down go. It ends the ordinary
-// connections at once, but waits for its replication clients to confirm
-// everything, which can't be done without the others.
-func (r *relay) settlingFailed(err error) {
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
-		return
-	}
-	switch pg.Code {
+// leaves tells whether the server says that it is shutting down.
+func leaves(err *pgconn.PgError) bool {
+	switch err.Code {
 	case "57P01", "57P02", "57P03": // admin shutdown, crash shutdown, cannot connect now
-		r.stream.Yield()
+		return true
+	}
+	return false
+}
+
+// letGo lets a server that is shutting down go. It ends the ordinary connections
+// at once, but waits for its replication clients to confirm everything, which
+// can't be done without the others: not by the settler, nor by whoever else has to
+// ask or write something before an event is settled. So the first of them that is
+// sent away ends the stream's connection too.
+func (r *relay) letGo(ctx context.Context, serverLeaves <-chan struct{}) error {
+	for {
+		select {
+		case <-serverLeaves:
+			r.stream.Yield()
+		case <-ctx.Done():
+			return nil
+		}
 	}
 }
 
@@ -158,7 +177,7 @@ func (r *relay) streamStarts(ctx context.Context) error {
 // run starts the parts and waits for all of them. When ctx ends, reading stops
 // and the rest drains: the stream closes the events, the dispatcher finishes and
 // closes the outcomes, the settler settles the last, the stream confirms it.
-func (r *relay) run(ctx context.Context, reloads <-chan Config) error {
+func (r *relay) run(ctx context.Context, reloads <-chan Config, serverLeaves <-chan struct{}) error {
 	drain, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
 	parts, failed := errgroup.WithContext(drain)
@@ -181,6 +200,7 @@ func (r *relay) run(ctx context.Context, reloads <-chan Config) error {
 		defer settlerEnded()
 		return r.settler.Run(failed)
 	})
+	parts.Go(func() error { return r.letGo(settling, serverLeaves) })
 	parts.Go(func() error { return r.alerts.Run(intake) })
 	parts.Go(func() error { return r.watchParked(intake) })
 	parts.Go(func() error { return r.watchBacklog(intake) })

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/cdc-relay/cdc-relay/internal/throwaway"
 	"github.com/cdc-relay/cdc-relay/test/database"
 )
@@ -95,6 +97,54 @@ func TestPostgresRestarts(t *testing.T) {
 	b.confirmed(t)
 	if code, body := getBody("http://" + address + "/metrics"); code != http.StatusOK || !strings.Contains(body, `cdc_relay_outcomes_total{destination="main",outcome="delivered"} 4`) {
 		t.Errorf("/metrics answers %d and doesn't count the deliveries", code)
+	}
+}
+
+// TestPostgresIsLetGo: a server that is shut down waits for its replication
+// clients to confirm everything. The relay can't, for its ordinary connections are
+// refused by then, so it goes, whatever the event in flight was waiting for.
+func TestPostgresIsLetGo(t *testing.T) {
+	t.Parallel()
+	for _, held := range []string{"asking what was settled", "settling"} {
+		t.Run(held, func(t *testing.T) {
+			t.Parallel()
+			b, server := ownServer(t, nil, "")
+			b.run(t, "init")
+			if held == "settling" {
+				b.start(t)
+				b.insertNumbers(t, 1, 1)
+				b.confirmed(t)
+			}
+			// Who asks or writes waits for this lock until the server ends.
+			b.Exec(t, `BEGIN`)
+			b.Exec(t, `LOCK TABLE cdc_relay.deliveries IN ACCESS EXCLUSIVE MODE`)
+			other, err := pgx.Connect(t.Context(), b.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer other.Close(context.Background())
+			if _, err := other.Exec(t.Context(), `INSERT INTO outbox_events (id, payload) VALUES (gen_random_uuid(), '2')`); err != nil {
+				t.Fatal(err)
+			}
+			if held != "settling" {
+				b.start(t)
+			}
+			eventually(t, "the relay to wait for the lock", func() bool {
+				var waiting bool
+				err := other.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'cdc_relay.deliveries'::regclass)`).Scan(&waiting)
+				return err == nil && waiting
+			})
+			if err := server.Halt(t.Context(), "fast"); err != nil {
+				t.Fatalf("the server could not stop: %v", err)
+			}
+			if err := server.StartAgain(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			b.Conn.Close(context.Background())
+			b.Reconnect(t)
+			b.confirmed(t)
+			b.receiver.await(1)
+		})
 	}
 }
 

@@ -135,7 +135,7 @@ func (b *bundle) run(t *testing.T) {
 	})
 	settler := checkpoint.NewSettler(checkpoint.SettlerOptions{
 		Database: pool, Recorders: []checkpoint.Recorder{letters, checkpoint.NewDeliveryLog("cdc_relay")}, Outcomes: outcomes,
-		Failed: func(error) {}, BatchSize: 100, MaxDelay: time.Millisecond, Log: zerolog.Nop(),
+		BatchSize: 100, MaxDelay: time.Millisecond, Log: zerolog.Nop(),
 		Settled: func(batch []outbox.Outcome, events []outbox.Position) {
 			dispatch.Settled(batch)
 			for _, o := range batch {
