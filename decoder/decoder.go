@@ -126,7 +126,7 @@ func (d *Decoder) relation(r *reader) error {
 	if r.err != nil {
 		return r.err
 	}
-	rel := &relation{columns: columns, outbox: schema == d.table.Schema && name == d.table.Name}
+	rel := &relation{columns: columns, outbox: id == d.table.OID || schema == d.table.Schema && name == d.table.Name}
 	if rel.outbox {
 		at, err := d.table.locate(columns)
 		if err != nil {

@@ -7,6 +7,7 @@ import "fmt"
 type Table struct {
 	Schema  string
 	Name    string
+	OID     uint32 // under which it stays the outbox whatever it is called; 0 when not known
 	Columns Columns
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -10,8 +11,10 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/cdc-relay/cdc-relay/internal/backlog"
+	"github.com/cdc-relay/cdc-relay/internal/catalog"
 	"github.com/cdc-relay/cdc-relay/internal/mend"
 	"github.com/cdc-relay/cdc-relay/internal/provision"
+	"github.com/cdc-relay/cdc-relay/internal/replication"
 	"github.com/cdc-relay/cdc-relay/internal/retention"
 )
 
@@ -55,22 +58,31 @@ func provisionSlot(ctx context.Context, conn *pgx.Conn, cfg Config, known *backl
 	if err != nil {
 		return err
 	}
-	const recoveryVersion = 2 // of the tables, from which on the slot's state is kept
+	const recoveryVersion = 3 // of the tables, from which on the slot's state is kept
 	if version >= recoveryVersion {
-		had, half, err := known.Known(ctx)
+		_, unpublished := provision.CheckOutbox(ctx, conn, options)
+		if errors.Is(unpublished, provision.ErrUnpublished) {
+			if err := known.Unpublished(ctx); err != nil {
+				return err
+			}
+		}
+		state, err := known.Known(ctx)
 		if err != nil {
 			return err
 		}
-		reason, err := provision.SlotLost(ctx, conn, options)
+		if state.Had && errors.Is(unpublished, catalog.ErrNoTable) {
+			return unpublished // it was renamed or dropped: a new one would hide that
+		}
+		reason, err := whyLost(ctx, conn, state, options)
 		if err != nil {
 			return err
 		}
-		if half {
+		if state.Half {
 			// Its snapshot is gone, so nobody knows what its stream doesn't hold.
 			if err := provision.DropSlot(ctx, conn, options); err != nil {
 				return err
 			}
-		} else if had && reason != "" {
+		} else if state.Had && reason != "" {
 			if cfg.Slot.OnLost == "fail" {
 				return slotLostError(cfg, reason)
 			}
@@ -82,6 +94,17 @@ func provisionSlot(ctx context.Context, conn *pgx.Conn, cfg Config, known *backl
 	}
 	return provision.Init(ctx, conn, options, report)
 }
+
+// whyLost tells why the slot is of no use; "" when it is.
+func whyLost(ctx context.Context, conn *pgx.Conn, known backlog.Known, options provision.Options) (string, error) {
+	reason, err := provision.SlotLost(ctx, conn, options)
+	if err == nil && reason == "" && known.Unpublished {
+		reason = unpublishedReason
+	}
+	return reason, err
+}
+
+const unpublishedReason = "its stream may lack rows, because for a time the publication did not carry the outbox"
 
 // creating are the options by which a missing slot is made together with its backlog.
 func (c *Config) creating(known *backlog.Backlog) (provision.Options, error) {
@@ -103,14 +126,62 @@ func slotLostError(cfg Config, reason string) error {
 // known of it is forgotten first: should this end in between, the next start takes
 // the backlog of the slot that it makes.
 func dropSlot(ctx context.Context, conn *pgx.Conn, known *backlog.Backlog, options provision.Options) error {
-	reason, err := provision.SlotLost(ctx, conn, options)
+	state, err := known.Known(ctx)
+	if err != nil {
+		return err
+	}
+	reason, err := whyLost(ctx, conn, state, options)
 	if err != nil || reason == "" {
 		return err
+	}
+	if state.Unpublished {
+		// It can be streamed from, and another relay may have made it anew and do so by
+		// now: who streams can't have a slot of no use.
+		if used, err := provision.SlotActive(ctx, conn, options); err != nil || used {
+			return err
+		}
 	}
 	if err := known.Forget(ctx); err != nil {
 		return err
 	}
 	return provision.DropSlot(ctx, conn, options)
+}
+
+// checkOutbox is what the stream asks on each connection. What it finds wrong with
+// the publication is noted first: once that is mended, the slot is of no use.
+func (r *relay) checkOutbox(ctx context.Context) (oid uint32, err error) {
+	oid, err = provision.CheckOutbox(ctx, r.pool, r.cfg.provisioning())
+	if errors.Is(err, provision.ErrUnpublished) {
+		if err := r.backlog.Unpublished(ctx); err != nil {
+			return 0, err
+		}
+		return 0, fmt.Errorf("%w (try: %s)", err, mend.Of(err))
+	}
+	if err != nil {
+		return 0, err
+	}
+	known, err := r.backlog.Known(ctx)
+	if err == nil && known.Unpublished {
+		err = fmt.Errorf("%w: %s", replication.ErrSlotLost, unpublishedReason)
+	}
+	return oid, err
+}
+
+// watchOutbox looks now and then whether the stream still carries the outbox: that
+// it was renamed, or taken out of the publication, the stream doesn't tell.
+func (r *relay) watchOutbox(ctx context.Context) error {
+	ticker := time.NewTicker(10 * time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		}
+		if _, err := r.checkOutbox(ctx); errors.Is(err, provision.ErrUnpublished) || errors.Is(err, replication.ErrSlotLost) {
+			r.stream.Yield(err.Error())
+		}
+	}
 }
 
 // recovery is what the stream calls when its slot turns out to be lost; nil when

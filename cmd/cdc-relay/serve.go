@@ -95,7 +95,8 @@ func assemble(cfg Config, pool *pgxpool.Pool, log zerolog.Logger) (*relay, error
 	r.stream = replication.NewStream(replication.Options{
 		Config: replicationConfig, Slot: cfg.Slot.Name, Publication: cfg.Slot.Publication,
 		Table: cfg.decoderTable(), Window: replication.Window{Events: cfg.Window.Events, Bytes: cfg.Window.Bytes},
-		Events: read, Backlog: r.backlog, Recover: r.recovery(), OnStart: r.streamStarts, Log: log,
+		Events: read, Outbox: r.checkOutbox, Unpublished: r.backlog.Unpublished, Backlog: r.backlog, Recover: r.recovery(),
+		OnStart: r.streamStarts, Log: log,
 	})
 	r.resume = checkpoint.NewResume(checkpoint.ResumeOptions{
 		Database: pool, Schema: cfg.Database.Schema, Slot: cfg.Slot.Name, DeliveryLog: cfg.DeliveryLog.Enabled,
@@ -152,7 +153,7 @@ func (r *relay) letGo(ctx context.Context, serverLeaves <-chan struct{}) error {
 	for {
 		select {
 		case <-serverLeaves:
-			r.stream.Yield()
+			r.stream.Yield("the server is shutting down")
 		case <-ctx.Done():
 			return nil
 		}
@@ -204,6 +205,7 @@ func (r *relay) run(ctx context.Context, reloads <-chan Config, serverLeaves <-c
 	parts.Go(func() error { return r.alerts.Run(intake) })
 	parts.Go(func() error { return r.watchParked(intake) })
 	parts.Go(func() error { return r.watchBacklog(intake) })
+	parts.Go(func() error { return r.watchOutbox(intake) })
 	parts.Go(func() error { return r.keeper.Run(intake) })
 	if r.cfg.Admin.Listen != "" {
 		parts.Go(func() error {

@@ -46,6 +46,9 @@ func printStatus(w io.Writer, s provision.Status) {
 		fmt.Fprintf(w, "confirmed    %s, the server is at %s: %s behind\n", s.Slot.Confirmed, s.Slot.Flushed, byteCount(s.Slot.LagBytes))
 		fmt.Fprintf(w, "WAL held     %s (restart_lsn %s, wal_status %s)\n", byteCount(s.Slot.HeldBytes), s.Slot.Restart, s.Slot.WALStatus)
 	}
+	if s.Backlog != nil {
+		fmt.Fprintf(w, "backlog      %d of %d rows from before the slot are settled\n", s.Backlog.Rows-s.Backlog.Left, s.Backlog.Rows)
+	}
 	if s.Unprocessed != nil {
 		fmt.Fprintf(w, "unprocessed  %d events", *s.Unprocessed)
 		if s.OldestSecond != nil && *s.Unprocessed > 0 {

@@ -25,6 +25,7 @@ import (
 
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/internal/catalog"
 	"github.com/cdc-relay/cdc-relay/internal/outbox"
@@ -34,6 +35,7 @@ import (
 type Database interface {
 	catalog.Querier
 	Begin(ctx context.Context) (pgx.Tx, error)
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
 // Columns are the outbox's columns; an empty name is a column that there isn't.
@@ -137,17 +139,35 @@ func (b *Backlog) Until() outbox.LSN {
 	return b.until
 }
 
-// Known tells whether this database's relay has had the slot before, and whether
-// the making of it was broken off.
-func (b *Backlog) Known(ctx context.Context) (known, half bool, err error) {
-	err = b.o.Database.QueryRow(ctx, `SELECT making FROM `+b.state+` WHERE slot_name = $1`, b.o.Slot).Scan(&half)
+// Known is what this database's relay knows of its slot.
+type Known struct {
+	Had         bool // it has had the slot before
+	Half        bool // the making of it was broken off
+	Unpublished bool // its stream may lack rows, because the publication did not carry the outbox
+}
+
+// Known looks up the slot's state.
+func (b *Backlog) Known(ctx context.Context) (Known, error) {
+	known := Known{Had: true}
+	err := b.o.Database.QueryRow(ctx, `SELECT making, unpublished_at IS NOT NULL FROM `+b.state+` WHERE slot_name = $1`, b.o.Slot).
+		Scan(&known.Half, &known.Unpublished)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return false, false, nil
+		return Known{}, nil
 	}
 	if err != nil {
-		return false, false, fmt.Errorf("look up the state of slot %q: %w", b.o.Slot, err)
+		return Known{}, fmt.Errorf("look up the state of slot %q: %w", b.o.Slot, err)
 	}
-	return true, half, nil
+	return known, nil
+}
+
+// Unpublished notes that the slot's stream may lack rows from now on. It stands
+// until the slot is made anew.
+func (b *Backlog) Unpublished(ctx context.Context) error {
+	_, err := b.o.Database.Exec(ctx, `UPDATE `+b.state+` SET unpublished_at = now() WHERE slot_name = $1 AND unpublished_at IS NULL`, b.o.Slot)
+	if err != nil {
+		return fmt.Errorf("note that slot %q may lack rows: %w", b.o.Slot, err)
+	}
+	return nil
 }
 
 // takeLate takes the backlog of a slot that somebody else has made.

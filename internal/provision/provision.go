@@ -229,7 +229,24 @@ func publicationStatement(o Options) string {
 		pgx.Identifier{o.Publication}.Sanitize(), o.Outbox.Sanitize())
 }
 
-// CheckPublication tells whether the publication carries the outbox's inserts.
+// ErrUnpublished says that inserts into the outbox don't reach the slot at present.
+var ErrUnpublished = errors.New("the publication does not carry the outbox")
+
+// CheckOutbox looks the outbox up in the catalog. Its error is ErrUnpublished when
+// there is no such table, or when the publication doesn't carry its inserts.
+func CheckOutbox(ctx context.Context, q catalog.Querier, o Options) (oid uint32, err error) {
+	table, err := catalog.Read(ctx, q, o.Outbox)
+	if errors.Is(err, catalog.ErrNoTable) {
+		return 0, mend.With(fmt.Errorf("%w: %w", ErrUnpublished, err), "rename the table back, or set outbox.table to its new name")
+	}
+	if err != nil {
+		return 0, err
+	}
+	return table.OID, CheckPublication(ctx, q, o)
+}
+
+// CheckPublication tells whether the publication carries the outbox's inserts: the
+// error is ErrUnpublished if not.
 func CheckPublication(ctx context.Context, q catalog.Querier, o Options) error {
 	name := pgx.Identifier{o.Publication}.Sanitize()
 	var inserts, viaRoot, listed bool
@@ -238,20 +255,22 @@ func CheckPublication(ctx context.Context, q catalog.Querier, o Options) error {
 		FROM pg_publication p WHERE p.pubname = $1`, o.Publication, o.Outbox.Schema, o.Outbox.Table).Scan(&inserts, &viaRoot, &listed)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return mend.With(fmt.Errorf("publication %q does not exist", o.Publication), publicationStatement(o))
+		return unpublished(publicationStatement(o), "publication %q does not exist", o.Publication)
 	case err != nil:
 		return fmt.Errorf("look up publication: %w", err)
 	case !inserts:
-		return mend.With(fmt.Errorf("publication %q does not publish inserts", o.Publication),
-			fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert')", name))
+		return unpublished(fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert')", name), "publication %q does not publish inserts", o.Publication)
 	case !listed && !viaRoot:
-		return mend.With(fmt.Errorf("publication %q does not publish %s under its own name", o.Publication, o.Outbox),
-			fmt.Sprintf("ALTER PUBLICATION %s SET (publish_via_partition_root = true); and, where the table is not in it yet, ALTER PUBLICATION %s ADD TABLE %s", name, name, o.Outbox.Sanitize()))
+		return unpublished(fmt.Sprintf("ALTER PUBLICATION %s SET (publish_via_partition_root = true); and, where the table is not in it yet, ALTER PUBLICATION %s ADD TABLE %s", name, name, o.Outbox.Sanitize()),
+			"publication %q does not publish %s under its own name", o.Publication, o.Outbox)
 	case !listed:
-		return mend.With(fmt.Errorf("publication %q does not hold table %s", o.Publication, o.Outbox),
-			fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s", name, o.Outbox.Sanitize()))
+		return unpublished(fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s", name, o.Outbox.Sanitize()), "publication %q does not hold table %s", o.Publication, o.Outbox)
 	}
 	return nil
+}
+
+func unpublished(try, format string, args ...any) error {
+	return mend.With(fmt.Errorf("%w: %s", ErrUnpublished, fmt.Sprintf(format, args...)), try)
 }
 
 func ensureSlot(ctx context.Context, conn *pgx.Conn, o Options) (string, error) {
@@ -354,6 +373,15 @@ func SlotLost(ctx context.Context, q catalog.Querier, o Options) (reason string,
 		return "it conflicts with recovery", nil
 	}
 	return "", nil
+}
+
+// SlotActive tells whether somebody streams the slot.
+func SlotActive(ctx context.Context, q catalog.Querier, o Options) (active bool, err error) {
+	err = q.QueryRow(ctx, `SELECT coalesce((SELECT active FROM pg_replication_slots WHERE slot_name = $1), false)`, o.Slot).Scan(&active)
+	if err != nil {
+		return false, fmt.Errorf("look up slot: %w", err)
+	}
+	return active, nil
 }
 
 // DropSlot drops the slot if it is there.

@@ -14,6 +14,7 @@ import (
 // Status is what Postgres tells of a relay, whether or not one is running.
 type Status struct {
 	Slot         SlotStatus          `json:"slot"`
+	Backlog      *BacklogStatus      `json:"backlog,omitempty"`            // rows from before the slot; absent when they are settled
 	Unprocessed  *int64              `json:"unprocessed_events,omitempty"` // rows without processed_at; absent when it isn't marked
 	OldestSecond *float64            `json:"oldest_unprocessed_seconds,omitempty"`
 	Destinations []DestinationStatus `json:"destinations"`
@@ -30,6 +31,12 @@ type SlotStatus struct {
 	LagBytes  int64  `json:"lag_bytes"` // from the confirmed position to the server's
 	HeldBytes int64  `json:"wal_held_bytes"`
 	WALStatus string `json:"wal_status,omitempty"`
+}
+
+// BacklogStatus tells how far the sending of the rows from before the slot is.
+type BacklogStatus struct {
+	Rows int64 `json:"rows"`
+	Left int64 `json:"left"` // not yet recorded for any destination
 }
 
 // DestinationStatus is what the relay's tables tell of one destination.
@@ -52,6 +59,9 @@ func ReadStatus(ctx context.Context, conn *pgx.Conn, o Options) (Status, error) 
 		return s, err
 	}
 	if err := readDestinations(ctx, conn, o, &s); err != nil {
+		return s, err
+	}
+	if err := readBacklog(ctx, conn, o, &s); err != nil {
 		return s, err
 	}
 	return s, readUnprocessed(ctx, conn, o, &s)
@@ -92,6 +102,26 @@ func readDestinations(ctx context.Context, q catalog.Querier, o Options, s *Stat
 	if err != nil {
 		return fmt.Errorf("count deliveries: %w", err)
 	}
+	return nil
+}
+
+// readBacklog counts by the events' positions: those of the backlog stand at one
+// LSN, in the order of its rows.
+func readBacklog(ctx context.Context, q catalog.Querier, o Options, s *Status) error {
+	var b BacklogStatus
+	err := q.QueryRow(ctx, fmt.Sprintf(`SELECT s.backlog_rows, (SELECT count(*) FROM %[2]s b
+			WHERE NOT EXISTS (SELECT FROM %[3]s d WHERE d.commit_lsn = s.base_lsn AND d.tx_index = b.seq)
+			AND NOT EXISTS (SELECT FROM %[4]s d WHERE d.outbox_id = b.outbox_id AND d.commit_lsn = s.base_lsn))
+		FROM %[1]s s WHERE s.slot_name = $1 AND NOT s.making AND s.finished_at IS NULL`,
+		pgx.Identifier{o.Schema, "slot_state"}.Sanitize(), pgx.Identifier{o.Schema, "backlog"}.Sanitize(),
+		pgx.Identifier{o.Schema, "deliveries"}.Sanitize(), pgx.Identifier{o.Schema, "dead_letters"}.Sanitize()), o.Slot).Scan(&b.Rows, &b.Left)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("count the rows from before the slot: %w", err)
+	}
+	s.Backlog = &b
 	return nil
 }
 

@@ -31,7 +31,7 @@ func (s *session) connect(ctx context.Context) error {
 // start asks for the stream from the slot's own position. A position given here
 // that is ahead of the slot's would silently skip events, one behind it is
 // silently moved up: so none is given.
-func (s *session) start(ctx context.Context) error {
+func (s *session) start(ctx context.Context, oid uint32) error {
 	if err := s.identify(ctx); err != nil {
 		return err
 	}
@@ -43,7 +43,9 @@ func (s *session) start(ctx context.Context) error {
 	s.interval = statusInterval(timeout)
 	s.silence = max(timeout, 6*s.interval)
 	s.lastHeard = time.Now()
-	s.decoder = decoder.New(s.stream.options.Table)
+	table := s.stream.options.Table
+	table.OID = oid
+	s.decoder = decoder.New(table)
 	options := pglogrepl.StartReplicationOptions{PluginArgs: []string{
 		"proto_version '1'",
 		"publication_names " + quoteLiteral(quoteIdentifier(s.stream.options.Publication)),

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -43,17 +44,24 @@ type session struct {
 	lastHeard  time.Time     // when the server last sent anything, while it was listened to
 	silence    time.Duration // after which it counts as gone
 
+	transaction outbox.LSN // being read; 0 between transactions
+	committed   bool       // one was read to its end
+
 	pending *outbox.Event // decoded, waiting for room in the window
 }
 
 // run connects and streams until the connection is lost, or until intake ends:
 // then it calls intakeOver and sees what is in flight through, until drain ends.
 func (s *session) run(intake, drain context.Context, intakeOver func()) error {
+	oid, err := s.stream.options.Outbox(intake)
+	if err != nil {
+		return err
+	}
 	if err := s.connect(intake); err != nil {
 		return err
 	}
 	defer s.disconnect()
-	if err := s.start(intake); err != nil {
+	if err := s.start(intake, oid); err != nil {
 		return err
 	}
 	if err := s.stream.options.Backlog.Open(intake); err != nil {
@@ -63,7 +71,7 @@ func (s *session) run(intake, drain context.Context, intakeOver func()) error {
 		return err
 	}
 	s.streamed = true
-	s.stream.yield.Store(false)
+	s.stream.yield.Store(nil)
 	s.stream.update(func(st *Status) { st.State, st.Reason = Streaming, "" })
 	s.stream.options.Log.Info().Str("slot", s.stream.options.Slot).Msg("streaming")
 	if err := s.backlog(intake); err != nil {
@@ -90,8 +98,8 @@ func (s *session) step(ctx context.Context) error {
 	}
 	s.lastStep = now
 	s.stream.absorb()
-	if s.stream.yield.Load() {
-		return errors.New("the server is shutting down")
+	if reason := s.stream.yield.Load(); reason != nil {
+		return errors.New(*reason)
 	}
 	if err := s.report(ctx); err != nil {
 		return err
@@ -193,8 +201,13 @@ func (s *session) receive() error {
 		return fmt.Errorf("stream: %w", pgconn.ErrorResponseToPgError(m))
 	case *pgproto3.CopyDone, *pgproto3.CommandComplete, *pgproto3.ReadyForQuery:
 		return errors.New("the server ended the stream")
+	case *pgproto3.NoticeResponse:
+		if m.Code == codeNotInPrerequisiteState && strings.Contains(m.Message, "publication") {
+			return fmt.Errorf("%w: %s", errSkipped, m.Message)
+		}
+		return nil
 	default:
-		return nil // notices and parameter changes
+		return nil // parameter changes
 	}
 }
 
@@ -233,10 +246,12 @@ func (s *session) change(data []byte) error {
 	}
 	switch m := message.(type) {
 	case decoder.Begin:
+		s.transaction = m.FinalLSN
 		err = s.stream.tracker.Begin(m.FinalLSN)
 	case decoder.Insert:
 		s.pending = m.Event
 	case decoder.Commit:
+		s.transaction, s.committed = 0, true
 		err = s.stream.tracker.Commit(m.TransactionEndLSN)
 	}
 	if err != nil {

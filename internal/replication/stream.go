@@ -41,6 +41,12 @@ type Options struct {
 	Table       decoder.Table
 	Window      Window
 	Events      chan<- *outbox.Event // closed by Run when it reads no more
+	// Outbox is asked on each connection, before anything else, for the table's object
+	// identifier. Its error ends the connection; ErrSlotLost in it tells that the slot
+	// is of no use.
+	Outbox func(ctx context.Context) (oid uint32, err error)
+	// Unpublished is told that the publication did not exist where the slot stands.
+	Unpublished func(ctx context.Context) error
 	// Backlog is what comes before the stream's first event. Open is called on each
 	// connection before OnStart.
 	Backlog Backlog
@@ -74,13 +80,16 @@ type Window struct {
 // Stream reads one slot. Run is called once; Settle and Status may be called
 // from any goroutine meanwhile.
 type Stream struct {
-	options Options
-	tracker *checkpoint.Tracker
-	paused  bool   // the window was full at the last look
-	ahead   bool   // the backlog was handed on whole
-	system  string // the server's identity and timeline at the last connection
-	held    atomic.Bool
-	yield   atomic.Bool
+	options    Options
+	tracker    *checkpoint.Tracker
+	paused     bool       // the window was full at the last look
+	ahead      bool       // the backlog was handed on whole
+	stuckIn    outbox.LSN // the transaction within which the last connection ended
+	stuckTimes int        // so many times in a row
+
+	system string // the server's identity and timeline at the last connection
+	held   atomic.Bool
+	yield  atomic.Pointer[string] // why the present connection shall end
 
 	mu      sync.Mutex
 	settled []outbox.Position // reported by Settle, not yet seen by Run
@@ -162,12 +171,16 @@ func (s *Stream) Run(intake, drain context.Context) error {
 	for failures := 0; ; {
 		session := &session{stream: s}
 		err := session.run(intake, drain, closeEvents)
+		s.tellStuck(session)
 		s.tracker.Disconnect()
 		if session.streamed {
 			failures = 0
 		}
 		if intake.Err() != nil {
 			return s.finish(err)
+		}
+		if unpublished(err) {
+			err = errors.Join(err, s.options.Unpublished(intake))
 		}
 		if err = s.judge(err); err != nil {
 			err = s.recover(intake, err)
@@ -182,6 +195,23 @@ func (s *Stream) Run(intake, drain context.Context) error {
 		failures++
 		s.sleep(intake, wait)
 	}
+}
+
+// tellStuck says so when connections keep ending within one and the same
+// transaction: trying again alone will hardly help then.
+func (s *Stream) tellStuck(ended *session) {
+	if ended.transaction == 0 && !ended.committed {
+		return // it didn't come so far
+	}
+	if ended.committed || ended.transaction != s.stuckIn {
+		s.stuckIn, s.stuckTimes = ended.transaction, 1
+		return
+	}
+	if s.stuckTimes++; s.stuckTimes < 3 {
+		return
+	}
+	s.options.Log.Error().Str("slot", s.options.Slot).Stringer("lsn", ended.transaction).Int("times", s.stuckTimes).
+		Msg("the connection ends within the same transaction again and again; raise wal_sender_timeout, and look in the server's log for why it ends")
 }
 
 // standbyInterval is how often a standby tries to take over.
@@ -232,7 +262,7 @@ func (s *Stream) judge(err error) error {
 	var missing *decoder.MissingColumnError
 	var broken *protocolError
 	switch {
-	case errors.As(err, &missing), errors.As(err, &broken):
+	case errors.As(err, &missing), errors.As(err, &broken), errors.Is(err, ErrSlotLost):
 		return err
 	case isCode(err, codeUndefinedObject) && strings.Contains(err.Error(), "slot"), isCode(err, codeNotInPrerequisiteState):
 		return fmt.Errorf("%w: %w", ErrSlotLost, err)
@@ -257,6 +287,15 @@ const (
 	codeNotInPrerequisiteState = "55000"
 	codeObjectInUse            = "55006"
 )
+
+// unpublished tells whether the server didn't find the publication where the slot
+// stands. Until version 17 that ends the stream; from 18 on the server warns, and
+// goes on without the rows.
+func unpublished(err error) bool {
+	return errors.Is(err, errSkipped) || isCode(err, codeUndefinedObject) && strings.Contains(err.Error(), "publication")
+}
+
+var errSkipped = errors.New("the server left out rows, for want of the publication")
 
 func isCode(err error, code string) bool {
 	var pg *pgconn.PgError
@@ -311,8 +350,9 @@ func (s *Stream) absorb() {
 // Hold stops the reading, or lets it go on. The connection stays.
 func (s *Stream) Hold(held bool) { s.held.Store(held) }
 
-// Yield ends the present connection, if there is one; Run makes it again.
-func (s *Stream) Yield() { s.yield.Store(true) }
+// Yield ends the present connection, if there is one, for the reason given; Run
+// makes it again.
+func (s *Stream) Yield(reason string) { s.yield.Store(&reason) }
 
 // full tells whether nothing may be handed on at present.
 func (s *Stream) full() bool {

@@ -74,6 +74,9 @@ func TestG1SlotDropped(t *testing.T) {
 
 	relay = b.start(t)
 	b.receiver.await(3000)
+	if _, stdout, _ := b.run(t, "status"); !strings.Contains(stdout, "of 4000 rows from before the slot are settled") {
+		t.Errorf("status: %s", stdout)
+	}
 	relay.cmd.Process.Signal(syscall.SIGKILL)
 	<-relay.done
 	if !strings.Contains(relay.log.String(), "slot was lost") {
