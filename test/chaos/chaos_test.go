@@ -53,6 +53,9 @@ func TestChaos(t *testing.T) {
 	for end := time.Now().Add(duration); time.Now().Before(end); {
 		time.Sleep(time.Duration(200+w.random.IntN(1500)) * time.Millisecond)
 		faults[w.disturb()]++
+		if w.disturbances%20 == 0 {
+			w.breathe()
+		}
 	}
 	w.receiver.behave()
 	w.startRelays()
@@ -162,6 +165,22 @@ log: { level: info }
 	return w
 }
 
+// breathe lets the relay catch up, as it can't while something happens each second:
+// to make a lost slot anew takes longer than that once the table is large.
+func (w *world) breathe() {
+	w.receiver.behave()
+	for deadline := time.Now().Add(2 * time.Minute); w.history.missing(w.receiver) > 2*window && time.Now().Before(deadline); {
+		time.Sleep(time.Second)
+		w.sendDeadLetters()
+	}
+}
+
+// sendDeadLetters sends again what was given up while the receiver was out of order.
+func (w *world) sendDeadLetters() {
+	exec.Command(w.program, "--config", w.config, "dlq", "replay", "--all", "--detach").Run()
+	w.startRelays()
+}
+
 // awaitAll waits until everything committed was accepted, sending again what was
 // given up while the receiver was out of order.
 func (w *world) awaitAll() {
@@ -169,7 +188,6 @@ func (w *world) awaitAll() {
 		if w.history.missing(w.receiver) == 0 {
 			return
 		}
-		exec.Command(w.program, "--config", w.config, "dlq", "replay", "--all", "--detach").Run()
-		w.startRelays()
+		w.sendDeadLetters()
 	}
 }
