@@ -148,7 +148,7 @@ func (p *ProcessedColumn) prepare(ctx context.Context, tx pgx.Tx) error {
 	}
 	p.gone = fmt.Sprintf(`SELECT u.id FROM unnest($1::text[]) AS u (id) WHERE NOT EXISTS (SELECT FROM %s o WHERE o.%s = u.id::%s AND o.%s IS NOT NULL)`,
 		p.o.Table.Sanitize(), pgx.Identifier{p.o.IDColumn}.Sanitize(), kind, pgx.Identifier{p.o.Column}.Sanitize())
-	p.mark = fmt.Sprintf(`UPDATE %s SET %s = now() WHERE %s = ANY ($1::text[]::%s[])`, p.o.Table.Sanitize(),
+	p.mark = fmt.Sprintf(`UPDATE %[1]s SET %[2]s = now() WHERE %[3]s = ANY ($1::text[]::%[4]s[]) AND %[2]s IS NULL`, p.o.Table.Sanitize(),
 		pgx.Identifier{p.o.Column}.Sanitize(), pgx.Identifier{p.o.IDColumn}.Sanitize(), kind)
 	return nil
 }

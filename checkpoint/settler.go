@@ -187,6 +187,9 @@ func (s *Settler) complete(batch []outbox.Outcome) []outbox.Position {
 	events := make([]outbox.Position, 0, len(batch))
 	for i := range batch {
 		o := &batch[i]
+		if o.Event.Replay != "" {
+			continue // it was settled before
+		}
 		position := o.Event.Position
 		event, known := s.pending[position]
 		if o.LetterID != 0 {

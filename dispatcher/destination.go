@@ -74,13 +74,16 @@ type delivery struct {
 func (d *delivery) outcome() outbox.Outcome {
 	o := outbox.Outcome{
 		Event: d.event, Destination: d.destination.name, Deliveries: d.siblings, Ordered: d.ordered,
-		Attempts: d.attempts, Tries: d.tries, Rounds: d.rounds, DoneAt: d.destination.now(),
+		Attempts: d.attempts, Tries: d.tries, Rounds: d.rounds, DoneAt: d.destination.now(), ReplayID: d.event.Replay,
 	}
 	if d.letter != nil {
 		o.LetterID, o.ReplayID = d.letter.ID, d.letter.ReplayID
 	}
 	return o
 }
+
+// again tells whether a replay asked for the delivery.
+func (d *delivery) again() bool { return d.event.Replay != "" }
 
 // behind is the outcome of a delivery that waits behind an earlier one.
 func (d *delivery) behind() outbox.Outcome {
@@ -103,14 +106,20 @@ func (d *destination) accept(event *outbox.Event) *delivery {
 	if err == nil && !wanted {
 		return nil
 	}
-	accepted := &delivery{event: event, destination: d, defect: event.Defect, queuedAt: d.now()}
+	accepted := d.deliver(event, set)
 	if err != nil {
 		accepted.defect = err.Error()
 	}
-	if key, ordered := event.Lane(); ordered && !set.Unordered {
-		accepted.lane, accepted.ordered = key, true
-	}
 	return accepted
+}
+
+// deliver makes the delivery of an event.
+func (d *destination) deliver(event *outbox.Event, set *settings) *delivery {
+	made := &delivery{event: event, destination: d, defect: event.Defect, queuedAt: d.now()}
+	if key, ordered := event.Lane(); ordered && !set.Unordered {
+		made.lane, made.ordered = key, true
+	}
+	return made
 }
 
 // takeUp makes a delivery of a parked event.
@@ -168,7 +177,7 @@ func (d *destination) round(ctx context.Context, set *settings, delivery *delive
 	if delivery.rounds == 0 {
 		attempts = set.Attempts - delivery.inline
 	}
-	replay := ""
+	replay := delivery.event.Replay
 	if delivery.letter != nil {
 		replay = delivery.letter.ReplayID
 	}
@@ -215,7 +224,7 @@ const queueLimit = 2 * time.Second
 func (d *destination) noteBegin(delivery *delivery) {
 	now := d.now()
 	d.began.Store(now.UnixNano())
-	if delivery.letter == nil {
+	if delivery.letter == nil && !delivery.again() {
 		d.waited.Store(int64(now.Sub(delivery.queuedAt)))
 	}
 }

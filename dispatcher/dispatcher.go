@@ -30,6 +30,10 @@ import (
 type Options struct {
 	Destinations []Destination
 	Outcomes     chan<- outbox.Outcome // closed by Run at its end
+	// Resends are events to be sent once more. They stand in the lanes of their
+	// aggregates, but take no more than half of a destination's concurrency, and none
+	// of it that the stream's events have a use for.
+	Resends <-chan outbox.Resend
 	// DeadLetters holds parked deliveries; nil parks nothing: then every round is
 	// made in place, and the event stays in flight meanwhile.
 	DeadLetters *deadletter.Store
@@ -117,6 +121,8 @@ func (d *Dispatcher) Run(ctx context.Context, events <-chan *outbox.Event) error
 				return nil
 			}
 			d.dispatch(event)
+		case again := <-d.options.Resends:
+			d.resend(again)
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -221,6 +227,32 @@ func (d *Dispatcher) dispatch(event *outbox.Event) {
 		}
 		delivery.destination.lanes.push(delivery)
 	}
+}
+
+// resend hands an event to a destination whether or not it matches: it did when it
+// was delivered first.
+func (d *Dispatcher) resend(again outbox.Resend) {
+	for _, destination := range d.all() {
+		if set := destination.current.Load(); destination.name == again.Destination && !set.router.nothing {
+			destination.lanes.push(destination.deliver(again.Event, set))
+			return
+		}
+	}
+	d.report(outbox.Outcome{
+		Event: again.Event, Destination: again.Destination, Fate: outbox.Unmatched, ReplayID: again.Event.Replay, DoneAt: d.options.Now(),
+	})
+}
+
+// Route names the destinations that want an event. It may be called from any
+// goroutine.
+func (d *Dispatcher) Route(event *outbox.Event) []string {
+	var names []string
+	for _, destination := range d.all() {
+		if destination.accept(event) != nil {
+			names = append(names, destination.name)
+		}
+	}
+	return names
 }
 
 // reasonBehind stands with an event that was parked because its destination is too

@@ -33,8 +33,10 @@ type lanes struct {
 	limit   int
 	byKey   map[string]*lane
 	ready   ring[*lane] // lanes with a head and nobody working on it
+	again   ring[*lane] // the same, where a replay asked for the head
 	running int
-	queued  int // deliveries pushed and not finished
+	resends int // of the running, how many work on what a replay asked for
+	queued  int // deliveries pushed and not finished, replays aside
 	bytes   int // of those
 	stopped bool
 	workers sync.WaitGroup
@@ -115,8 +117,10 @@ func (l *lanes) enqueue(d *delivery) {
 	if l.stopped {
 		return
 	}
-	l.queued++
-	l.bytes += d.event.Size()
+	if !d.again() {
+		l.queued++
+		l.bytes += d.event.Size()
+	}
 	if d.ordered {
 		if busy := l.byKey[d.lane]; busy != nil {
 			busy.queue.push(d)
@@ -166,7 +170,7 @@ func (l *lanes) shed(reason string) {
 // makeReady queues a lane for a worker, and starts one when there may be more.
 // The caller holds mu.
 func (l *lanes) makeReady(ready *lane) {
-	l.ready.push(ready)
+	l.put(ready)
 	if l.running < l.limit && !l.stopped {
 		l.running++
 		l.workers.Add(1)
@@ -174,13 +178,47 @@ func (l *lanes) makeReady(ready *lane) {
 	}
 }
 
+// put queues a lane. The caller holds mu.
+func (l *lanes) put(ready *lane) {
+	if ready.queue.front().again() {
+		l.again.push(ready)
+	} else {
+		l.ready.push(ready)
+	}
+}
+
+// take gives a lane to work on: what a replay asked for only when nothing else is
+// ready, and for at most half of the workers. The caller holds mu.
+func (l *lanes) take() (ready *lane, ok bool) {
+	switch {
+	case l.stopped || l.running > l.limit:
+		return nil, false
+	case l.ready.len() > 0:
+		return l.ready.pop(), true
+	case l.again.len() > 0 && l.resends < max(1, l.limit/2):
+		return l.again.pop(), true
+	}
+	return nil, false
+}
+
+// count takes note that a worker begins or ends something. The caller holds mu.
+func (l *lanes) count(head *delivery, change int) {
+	if head.again() {
+		l.resends += change
+	}
+}
+
 func (l *lanes) worker() {
 	defer l.workers.Done()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for !l.stopped && l.ready.len() > 0 && l.running <= l.limit {
-		current := l.ready.pop()
+	for {
+		current, ok := l.take()
+		if !ok {
+			break
+		}
 		head := current.queue.front()
+		l.count(head, +1)
 		l.mu.Unlock()
 		s := l.work(head)
 		switch {
@@ -192,6 +230,7 @@ func (l *lanes) worker() {
 			l.report(s.outcome)
 		}
 		l.mu.Lock()
+		l.count(head, -1)
 		if !s.park && !s.hold {
 			l.after(current, s)
 		}
@@ -214,7 +253,7 @@ func (l *lanes) after(current *lane, s step) {
 	switch {
 	case current.queue.len() > 0:
 		// This worker goes round again, so there is no need to start another.
-		l.ready.push(current)
+		l.put(current)
 	case current.ordered:
 		delete(l.byKey, current.key)
 	}
@@ -222,8 +261,10 @@ func (l *lanes) after(current *lane, s step) {
 
 func (l *lanes) remove(current *lane) *delivery {
 	d := current.queue.pop()
-	l.queued--
-	l.bytes -= d.event.Size()
+	if !d.again() {
+		l.queued--
+		l.bytes -= d.event.Size()
+	}
 	return d
 }
 
@@ -348,7 +389,7 @@ func (l *lanes) resize(limit int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.limit = limit
-	for range min(l.ready.len(), limit-l.running) {
+	for range min(l.ready.len()+l.again.len(), limit-l.running) {
 		l.running++
 		l.workers.Add(1)
 		go l.worker()

@@ -9,17 +9,19 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/cdc-relay/cdc-relay/checkpoint"
+	"github.com/cdc-relay/cdc-relay/checkpoint/saved"
 	"github.com/cdc-relay/cdc-relay/dispatcher"
 	"github.com/cdc-relay/cdc-relay/internal/alert"
 	"github.com/cdc-relay/cdc-relay/internal/deadletter"
+	"github.com/cdc-relay/cdc-relay/internal/replay"
 	"github.com/cdc-relay/cdc-relay/internal/signature"
 )
 
 // Here the configuration becomes the options of the packages.
 
 // recorders are what a settle transaction writes.
-func (c *Config) recorders(letters *deadletter.Store) []checkpoint.Recorder {
-	recorders := []checkpoint.Recorder{letters}
+func (c *Config) recorders(letters *deadletter.Store, replays *replay.Store) []checkpoint.Recorder {
+	recorders := []checkpoint.Recorder{letters, replays}
 	if c.DeliveryLog.Enabled {
 		recorders = append(recorders, checkpoint.NewDeliveryLog(c.Database.Schema))
 	}
@@ -32,6 +34,17 @@ func (c *Config) recorders(letters *deadletter.Store) []checkpoint.Recorder {
 		}))
 	}
 	return recorders
+}
+
+func (c *Config) checkpoints(pool *pgxpool.Pool) *saved.Store {
+	return saved.NewStore(pool, c.Database.Schema, c.Slot.Name)
+}
+
+func (c *Config) replays(pool *pgxpool.Pool) *replay.Store {
+	return replay.NewStore(replay.Options{
+		Database: pool, Schema: c.Database.Schema, Slot: c.Slot.Name, Outbox: c.outboxName(), Columns: c.outboxColumns(),
+		DeliveryLog: c.DeliveryLog.Enabled, Checkpoints: c.checkpoints(pool),
+	})
 }
 
 func (c *Config) deadLetters(pool *pgxpool.Pool) *deadletter.Store {

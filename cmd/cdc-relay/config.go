@@ -18,6 +18,7 @@ type Config struct {
 	DeliveryLog     DeliveryLogConfig   `yaml:"delivery_log" envPrefix:"DELIVERY_LOG_"`
 	Parking         ParkingConfig       `yaml:"parking" envPrefix:"PARKING_"`
 	CircuitBreaker  BreakerConfig       `yaml:"circuit_breaker" envPrefix:"CIRCUIT_BREAKER_"`
+	Checkpoints     CheckpointsConfig   `yaml:"checkpoints" envPrefix:"CHECKPOINTS_"`
 	Alerts          AlertsConfig        `yaml:"alerts" envPrefix:"ALERTS_"`
 	Admin           AdminConfig         `yaml:"admin" envPrefix:"ADMIN_"`
 	Log             LogConfig           `yaml:"log" envPrefix:"LOG_"`
@@ -153,6 +154,19 @@ type DeliveryLogConfig struct {
 	Retention time.Duration `yaml:"retention" env:"RETENTION"`
 }
 
+// CheckpointsConfig is about saved LSNs.
+type CheckpointsConfig struct {
+	Every     time.Duration `yaml:"every" env:"EVERY"`         // between two that are saved without a name
+	Retention time.Duration `yaml:"retention" env:"RETENTION"` // of those
+	Hold      HoldConfig    `yaml:"hold" envPrefix:"HOLD_"`
+}
+
+// HoldConfig limits what checkpoints with held WAL may cost.
+type HoldConfig struct {
+	MaxBytes int64         `yaml:"max_bytes" env:"MAX_BYTES"` // of WAL, each
+	MaxAge   time.Duration `yaml:"max_age" env:"MAX_AGE"`
+}
+
 // AdminConfig is about the relay's own HTTP: /healthz, /readyz, /metrics.
 type AdminConfig struct {
 	Listen string `yaml:"listen" env:"LISTEN"` // "" serves none
@@ -184,11 +198,14 @@ func defaultConfig() Config {
 			Schedule:      []time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute},
 			MaxRetryAfter: 15 * time.Minute,
 		},
-		Parking:         ParkingConfig{Enabled: true, MaxRows: 1_000_000},
-		CircuitBreaker:  BreakerConfig{FailureShare: 0.5, MinRounds: 20, Window: 10 * time.Second, Pause: 30 * time.Second},
-		Window:          WindowConfig{Events: 8192, Bytes: 32 << 20},
-		Settle:          SettleConfig{BatchSize: 1000, MaxDelay: 5 * time.Millisecond},
-		DeliveryLog:     DeliveryLogConfig{Enabled: true, Retention: 168 * time.Hour},
+		Parking:        ParkingConfig{Enabled: true, MaxRows: 1_000_000},
+		CircuitBreaker: BreakerConfig{FailureShare: 0.5, MinRounds: 20, Window: 10 * time.Second, Pause: 30 * time.Second},
+		Window:         WindowConfig{Events: 8192, Bytes: 32 << 20},
+		Settle:         SettleConfig{BatchSize: 1000, MaxDelay: 5 * time.Millisecond},
+		DeliveryLog:    DeliveryLogConfig{Enabled: true, Retention: 168 * time.Hour},
+		Checkpoints: CheckpointsConfig{
+			Every: time.Minute, Retention: 168 * time.Hour, Hold: HoldConfig{MaxBytes: 10 << 30, MaxAge: 24 * time.Hour},
+		},
 		Log:             LogConfig{Level: "info", Format: "json"},
 		ShutdownTimeout: 30 * time.Second,
 	}

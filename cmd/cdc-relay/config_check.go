@@ -70,6 +70,8 @@ func (c *Config) checkOutbox(src source) error {
 		return src.at("outbox.retention", "needs outbox.mark_processed, and can't be negative")
 	case c.DeliveryLog.Retention <= 0:
 		return src.at("delivery_log.retention", "must be above 0")
+	case c.Checkpoints.Every <= 0, c.Checkpoints.Retention <= 0, c.Checkpoints.Hold.MaxBytes <= 0, c.Checkpoints.Hold.MaxAge <= 0:
+		return src.at("checkpoints", "every, retention and the limits of hold must be above 0")
 	case c.Slot.Publication == "":
 		return src.at("slot.publication", "is empty")
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/decoder"
 	"github.com/cdc-relay/cdc-relay/internal/catalog"
+	"github.com/cdc-relay/cdc-relay/internal/outboxrow"
 	"github.com/cdc-relay/cdc-relay/internal/provision"
 )
 
@@ -36,7 +37,7 @@ func (c *Config) pool(ctx context.Context) (*pgxpool.Pool, error) {
 }
 
 // watchedPool opens the ordinary connections of a running relay: one settles, the
-// others serve everything else. What the server answers to any of them as an error
+// others, one of them held by a replay under way, serve everything else. What the server answers to any of them as an error
 // is shown to watch, which must not block.
 func (c *Config) watchedPool(ctx context.Context, watch func(*pgconn.PgError)) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(c.Database.URL)
@@ -44,7 +45,7 @@ func (c *Config) watchedPool(ctx context.Context, watch func(*pgconn.PgError)) (
 		return nil, fmt.Errorf("database.url is not a Postgres connection string")
 	}
 	name(&config.ConnConfig.Config)
-	config.MaxConns = max(config.MaxConns, 4)
+	config.MaxConns = max(config.MaxConns, 5)
 	closes := config.ConnConfig.OnPgError
 	config.ConnConfig.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
 		watch(err)
@@ -82,6 +83,14 @@ func name(config *pgconn.Config) {
 func (c *Config) outboxName() catalog.Name {
 	name, _ := catalog.ParseName(c.Outbox.Table)
 	return name
+}
+
+func (c *Config) outboxColumns() outboxrow.Columns {
+	columns := c.Outbox.Columns
+	return outboxrow.Columns{
+		ID: columns.ID, AggregateType: columns.AggregateType, AggregateID: columns.AggregateID, EventType: columns.EventType,
+		Payload: columns.Payload, Headers: columns.Headers, CreatedAt: columns.CreatedAt, ProcessedAt: columns.ProcessedAt,
+	}
 }
 
 func (c *Config) provisioning() provision.Options {

@@ -79,7 +79,7 @@ func isState(state deadletter.State) bool {
 	return false
 }
 
-// parseTime reads RFC 3339, or an age.
+// parseTime reads RFC 3339, a time of today or of a day, or an age.
 func parseTime(flag, text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -87,11 +87,21 @@ func parseTime(flag, text string) (time.Time, error) {
 	if age, err := time.ParseDuration(text); err == nil {
 		return time.Now().Add(-age), nil
 	}
-	t, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		return t, usageError{fmt.Errorf("%s %q is neither a time such as 2026-01-02T15:04:05Z nor an age such as 2h", flag, text)}
+	if t, err := time.Parse(time.RFC3339, text); err == nil {
+		return t, nil
 	}
-	return t, nil
+	now := time.Now()
+	for _, layout := range []string{"15:04", "15:04:05", "2006-01-02 15:04", "2006-01-02 15:04:05"} {
+		t, err := time.ParseInLocation(layout, text, now.Location())
+		if err != nil {
+			continue
+		}
+		if t.Year() == 0 {
+			t = time.Date(now.Year(), now.Month(), now.Day(), t.Hour(), t.Minute(), t.Second(), 0, now.Location())
+		}
+		return t, nil
+	}
+	return time.Time{}, usageError{fmt.Errorf("%s %q is neither a time such as 2026-01-02T15:04:05Z or 14:05 nor an age such as 2h", flag, text)}
 }
 
 // chosen refuses a change that names nothing: everything must be asked for.
@@ -106,6 +116,11 @@ func (f *letterFilter) chosen(filter deadletter.Filter) error {
 
 // withLetters calls use with the configured dead letters.
 func (g *globals) withLetters(ctx context.Context, use func(*deadletter.Store, *pgxpool.Pool, Config) error) error {
+	return g.withTables(ctx, func(pool *pgxpool.Pool, cfg Config) error { return use(cfg.deadLetters(pool), pool, cfg) })
+}
+
+// withTables calls use with connections to a database that has the relay's tables.
+func (g *globals) withTables(ctx context.Context, use func(*pgxpool.Pool, Config) error) error {
 	cfg, err := g.load()
 	if err != nil {
 		return err
@@ -122,7 +137,14 @@ func (g *globals) withLetters(ctx context.Context, use func(*deadletter.Store, *
 	if version == 0 {
 		return mend.With(fmt.Errorf("the relay's tables are not there in schema %s", cfg.Database.Schema), "cdc-relay init")
 	}
-	return use(cfg.deadLetters(pool), pool, cfg)
+	latest, err := provision.LatestVersion(cfg.Database.Schema)
+	if err != nil {
+		return err
+	}
+	if version < latest {
+		return mend.With(fmt.Errorf("the relay's tables in schema %s are at version %d, this program wants %d", cfg.Database.Schema, version, latest), "cdc-relay init")
+	}
+	return use(pool, cfg)
 }
 
 func newDLQListCommand(g *globals) *cobra.Command {
@@ -249,7 +271,8 @@ scheduling; run it again to go on.`,
 				if dryRun {
 					return g.printTallies(command.Context(), letters, filter, "would be sent again")
 				}
-				r := &replayRun{letters: letters, pool: pool, slot: cfg.Slot.Name, filter: filter, id: uuid.NewString(), detach: detach, out: command.ErrOrStderr()}
+				running := func(ctx context.Context) bool { return slotActive(ctx, pool, cfg) }
+				r := &replayRun{letters: letters, running: running, filter: filter, id: uuid.NewString(), detach: detach, out: command.ErrOrStderr()}
 				return g.finishReplay(r, r.run(command.Context()))
 			})
 		},

@@ -8,7 +8,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
 
@@ -23,8 +22,7 @@ const (
 // replayRun schedules dead letters batch by batch and follows them.
 type replayRun struct {
 	letters *deadletter.Store
-	pool    *pgxpool.Pool
-	slot    string
+	running func(context.Context) bool // whether a relay runs
 	filter  deadletter.Filter
 	id      string
 	detach  bool
@@ -73,7 +71,7 @@ func (r *replayRun) run(ctx context.Context) error {
 		if more && r.progress.Scheduled < replayAhead {
 			continue
 		}
-		if !told && !r.relayRuns(ctx) {
+		if !told && !r.running(ctx) {
 			told = true
 			fmt.Fprintln(r.out, "no relay is running; what is scheduled is sent as soon as one does")
 		}
@@ -83,12 +81,6 @@ func (r *replayRun) run(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
-}
-
-func (r *replayRun) relayRuns(ctx context.Context) bool {
-	var active bool
-	err := r.pool.QueryRow(ctx, `SELECT coalesce(bool_or(active), false) FROM pg_replication_slots WHERE slot_name = $1`, r.slot).Scan(&active)
-	return err != nil || active
 }
 
 // finishReplay prints how far the replay came, also when it was interrupted.

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
+	"github.com/cdc-relay/cdc-relay/checkpoint/saved"
 	"github.com/cdc-relay/cdc-relay/internal/provision"
 )
 
@@ -29,6 +31,7 @@ func newDoctorCommand(g *globals) *cobra.Command {
 			err = cfg.withConnection(command.Context(), func(conn *pgx.Conn) error {
 				findings = append(findings, provision.Doctor(command.Context(), conn, replication, cfg.provisioning())...)
 				findings = append(findings, checkForgotten(command.Context(), cfg))
+				findings = append(findings, checkHeld(command.Context(), conn, cfg)...)
 				return nil
 			})
 			if err != nil {
@@ -60,6 +63,26 @@ func printFindings(w io.Writer, findings []provision.Finding) {
 			fmt.Fprintf(w, "      %-24s try: %s\n", "", f.Try)
 		}
 	}
+}
+
+// checkHeld tells what each checkpoint with held WAL costs.
+func checkHeld(ctx context.Context, conn *pgx.Conn, cfg Config) []provision.Finding {
+	held, err := saved.NewStore(conn, cfg.Database.Schema, cfg.Slot.Name).List(ctx, saved.Which{Held: true})
+	if err != nil {
+		return nil // what is missing is told by the other checks
+	}
+	limits := cfg.Checkpoints.Hold
+	var findings []provision.Finding
+	for _, c := range held {
+		age := time.Since(c.SavedAt).Round(time.Second)
+		f := provision.Finding{Check: "checkpoint " + c.Name, OK: !c.Lost, Detail: fmt.Sprintf("holds %s of WAL of at most %s, for %s of at most %s",
+			byteCount(c.HeldBytes), byteCount(limits.MaxBytes), age, limits.MaxAge)}
+		if c.Lost {
+			f.Detail, f.Try = "its held WAL is lost (slot "+c.HeldSlot+")", "cdc-relay checkpoint drop "+c.Name
+		}
+		findings = append(findings, f)
+	}
+	return findings
 }
 
 // checkForgotten looks for unsettled rows that the slot has passed by.

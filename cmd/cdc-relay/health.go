@@ -15,6 +15,8 @@ func (r *relay) readiness() admin.Readiness {
 	}
 }
 
+func (r *relay) streaming() bool { return r.stream.Status().State == replication.Streaming }
+
 func (r *relay) readings() telemetry.Readings {
 	return telemetry.Readings{
 		InFlightEvents: func() float64 { return float64(r.stream.Status().InFlight) },
@@ -24,7 +26,7 @@ func (r *relay) readings() telemetry.Readings {
 			return max(0, float64(s.ServerEnd)-float64(s.Confirmed))
 		},
 		Streaming: func() float64 {
-			if r.stream.Status().State == replication.Streaming {
+			if r.streaming() {
 				return 1
 			}
 			return 0

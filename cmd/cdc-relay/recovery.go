@@ -7,12 +7,16 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
 
+	"github.com/cdc-relay/cdc-relay/checkpoint/saved"
+	"github.com/cdc-relay/cdc-relay/internal/alert"
 	"github.com/cdc-relay/cdc-relay/internal/backlog"
 	"github.com/cdc-relay/cdc-relay/internal/catalog"
 	"github.com/cdc-relay/cdc-relay/internal/mend"
+	"github.com/cdc-relay/cdc-relay/internal/outbox"
 	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/internal/replication"
 	"github.com/cdc-relay/cdc-relay/internal/retention"
@@ -22,13 +26,9 @@ import (
 // end, and what is kept for how long.
 
 func (c *Config) backlog(pool *pgxpool.Pool) *backlog.Backlog {
-	columns := c.Outbox.Columns
 	return backlog.New(backlog.Options{
 		Database: pool, Schema: c.Database.Schema, Slot: c.Slot.Name, Outbox: c.outboxName(), Marked: c.Outbox.MarkProcessed,
-		Columns: backlog.Columns{
-			ID: columns.ID, AggregateType: columns.AggregateType, AggregateID: columns.AggregateID, EventType: columns.EventType,
-			Payload: columns.Payload, Headers: columns.Headers, CreatedAt: columns.CreatedAt, ProcessedAt: columns.ProcessedAt,
-		},
+		Columns: c.outboxColumns(),
 	})
 }
 
@@ -204,6 +204,26 @@ func (r *relay) recovery() func(context.Context, error) error {
 			return provision.Init(ctx, conn, options, func(provision.Step) {})
 		})
 	}
+}
+
+// rereadFrom gives what reads a held slot's WAL by the outbox's present identity.
+func (r *relay) rereadFrom(config *pgconn.Config) func(context.Context, string, outbox.LSN, chan<- *outbox.Event) error {
+	return func(ctx context.Context, slot string, until outbox.LSN, events chan<- *outbox.Event) error {
+		table := r.cfg.decoderTable()
+		var err error
+		if table.OID, err = r.checkOutbox(ctx); err != nil {
+			close(events)
+			return err
+		}
+		return replication.Reread(ctx, replication.RereadOptions{
+			Config: config, Slot: slot, Publication: r.cfg.Slot.Publication, Table: table, Until: until, Events: events,
+		})
+	}
+}
+
+// released tells people that a checkpoint's WAL is held no more.
+func (r *relay) released(c saved.Checkpoint, reason string) {
+	r.alerts.Dead(alert.Notice{What: "held checkpoint(s) let go", Subject: "slot " + r.cfg.Slot.Name, EventID: "checkpoint " + c.Name, Reason: reason})
 }
 
 // watchBacklog forgets the backlog once the slot has confirmed past it.

@@ -50,7 +50,7 @@ func newRootCommand() *cobra.Command {
 	root.PersistentFlags().StringVar(&g.output, "output", "text", "text or json")
 	root.AddCommand(
 		newRunCommand(g), newInitCommand(g), newDoctorCommand(g), newStatusCommand(g),
-		newDLQCommand(g), newDestinationCommand(g), newDemoCommand(g), newVersionCommand(g), newConfigTopic(),
+		newCheckpointCommand(g), newReplayCommand(g), newDLQCommand(g), newDestinationCommand(g), newDemoCommand(g), newVersionCommand(g), newConfigTopic(),
 	)
 	markUsageErrors(root)
 	return root

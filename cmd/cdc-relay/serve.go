@@ -14,12 +14,14 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cdc-relay/cdc-relay/checkpoint"
+	"github.com/cdc-relay/cdc-relay/checkpoint/saved"
 	"github.com/cdc-relay/cdc-relay/dispatcher"
 	"github.com/cdc-relay/cdc-relay/internal/admin"
 	"github.com/cdc-relay/cdc-relay/internal/alert"
 	"github.com/cdc-relay/cdc-relay/internal/backlog"
 	"github.com/cdc-relay/cdc-relay/internal/deadletter"
 	"github.com/cdc-relay/cdc-relay/internal/outbox"
+	"github.com/cdc-relay/cdc-relay/internal/replay"
 	"github.com/cdc-relay/cdc-relay/internal/replication"
 	"github.com/cdc-relay/cdc-relay/internal/retention"
 	"github.com/cdc-relay/cdc-relay/internal/telemetry"
@@ -71,6 +73,8 @@ type relay struct {
 	alerts     *alert.Notifier
 	keeper     *retention.Keeper
 	metrics    *telemetry.Metrics
+	saver      *saved.Keeper
+	replays    *replay.Runner
 	parked     atomic.Int64       // as last counted
 	events     chan *outbox.Event // from resume to dispatcher
 }
@@ -90,6 +94,7 @@ func assemble(cfg Config, pool *pgxpool.Pool, log zerolog.Logger) (*relay, error
 	}
 	// Room for the whole window: whatever the stream may hand on fits in.
 	read := make(chan *outbox.Event, cfg.Window.Events)
+	resends := make(chan outbox.Resend)
 	outcomes := make(chan outbox.Outcome, cfg.Settle.BatchSize)
 
 	r.stream = replication.NewStream(replication.Options{
@@ -103,7 +108,7 @@ func assemble(cfg Config, pool *pgxpool.Pool, log zerolog.Logger) (*relay, error
 		In: read, Out: r.events, Batch: 500, Log: log,
 	})
 	options := dispatcher.Options{
-		Destinations: destinations, Outcomes: outcomes, WindowEvents: cfg.Window.Events, WindowBytes: cfg.Window.Bytes,
+		Destinations: destinations, Outcomes: outcomes, Resends: resends, WindowEvents: cfg.Window.Events, WindowBytes: cfg.Window.Bytes,
 		Now: time.Now, Log: log,
 	}
 	if cfg.Parking.Enabled {
@@ -112,11 +117,20 @@ func assemble(cfg Config, pool *pgxpool.Pool, log zerolog.Logger) (*relay, error
 	if r.dispatcher, err = dispatcher.New(options); err != nil {
 		return nil, err
 	}
+	jobs := cfg.replays(pool)
+	r.replays = replay.NewRunner(replay.RunnerOptions{
+		Store: jobs, Pool: pool, Streaming: r.streaming, Resends: resends, Route: r.dispatcher.Route, Read: r.rereadFrom(replicationConfig), Log: log,
+	})
 	r.settler = checkpoint.NewSettler(checkpoint.SettlerOptions{
-		Database: pool, Recorders: cfg.recorders(r.letters), Outcomes: outcomes, Settled: r.settled,
+		Database: pool, Recorders: cfg.recorders(r.letters, jobs), Outcomes: outcomes, Settled: r.settled,
 		BatchSize: cfg.Settle.BatchSize, MaxDelay: cfg.Settle.MaxDelay, Log: log,
 	})
 	r.keeper = cfg.keeper(pool, log)
+	r.saver = saved.NewKeeper(saved.KeeperOptions{
+		Store: cfg.checkpoints(pool), Watermark: func() (outbox.LSN, bool) { return r.stream.Status().Confirmed, r.streaming() },
+		Every: cfg.Checkpoints.Every, Retention: cfg.Checkpoints.Retention,
+		MaxBytes: cfg.Checkpoints.Hold.MaxBytes, MaxAge: cfg.Checkpoints.Hold.MaxAge, Released: r.released, Log: log,
+	})
 	r.metrics = telemetry.New(r.readings())
 	return r, nil
 }
@@ -125,6 +139,7 @@ func assemble(cfg Config, pool *pgxpool.Pool, log zerolog.Logger) (*relay, error
 func (r *relay) settled(batch []outbox.Outcome, events []outbox.Position) {
 	r.metrics.Settled(batch)
 	r.dispatcher.Settled(batch)
+	r.replays.Settled(batch)
 	r.stream.Settle(events)
 	for _, o := range batch {
 		if o.Fate == outbox.Dead {
@@ -207,6 +222,8 @@ func (r *relay) run(ctx context.Context, reloads <-chan Config, serverLeaves <-c
 	parts.Go(func() error { return r.watchBacklog(intake) })
 	parts.Go(func() error { return r.watchOutbox(intake) })
 	parts.Go(func() error { return r.keeper.Run(intake) })
+	parts.Go(func() error { return r.saver.Run(intake) })
+	parts.Go(func() error { return r.replays.Run(intake) })
 	if r.cfg.Admin.Listen != "" {
 		parts.Go(func() error {
 			return admin.Run(settling, admin.Options{

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
+	"github.com/cdc-relay/cdc-relay/checkpoint/saved"
 	"github.com/cdc-relay/cdc-relay/internal/provision"
 )
 
@@ -20,9 +21,16 @@ func newStatusCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var status provision.Status
-			err = cfg.withConnection(command.Context(), func(conn *pgx.Conn) (err error) {
-				status, err = provision.ReadStatus(command.Context(), conn, cfg.provisioning())
+			ctx := command.Context()
+			var status relayStatus
+			err = cfg.withConnection(ctx, func(conn *pgx.Conn) (err error) {
+				if status.Status, err = provision.ReadStatus(ctx, conn, cfg.provisioning()); err != nil {
+					return err
+				}
+				if version, err := provision.TablesVersion(ctx, conn, cfg.Database.Schema); err != nil || version == 0 {
+					return err
+				}
+				status.Held, err = saved.NewStore(conn, cfg.Database.Schema, cfg.Slot.Name).List(ctx, saved.Which{Held: true})
 				return err
 			})
 			if err != nil {
@@ -33,7 +41,13 @@ func newStatusCommand(g *globals) *cobra.Command {
 	}
 }
 
-func printStatus(w io.Writer, s provision.Status) {
+// relayStatus is what `status` prints.
+type relayStatus struct {
+	provision.Status
+	Held []saved.Checkpoint `json:"held_checkpoints,omitempty"`
+}
+
+func printStatus(w io.Writer, s relayStatus) {
 	switch {
 	case !s.Slot.Exists:
 		fmt.Fprintf(w, "slot         %s does not exist (cdc-relay init creates it)\n", s.Slot.Name)
@@ -55,6 +69,10 @@ func printStatus(w io.Writer, s provision.Status) {
 			fmt.Fprintf(w, ", the oldest %s old", time.Duration(*s.OldestSecond*float64(time.Second)).Round(time.Second))
 		}
 		fmt.Fprintln(w)
+	}
+	for _, c := range s.Held {
+		fmt.Fprint(w, "checkpoint   ")
+		printCheckpoint(w, c)
 	}
 	for _, d := range s.Destinations {
 		fmt.Fprintf(w, "destination  %s: %d delivered, %d scheduled, %d dead", d.Name, d.Delivered, d.Scheduled, d.Dead)

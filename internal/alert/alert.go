@@ -29,8 +29,9 @@ type Target struct {
 	Transport  http.RoundTripper
 }
 
-// Notice is one dead letter.
+// Notice is one dead letter, or something else that a person has to know of.
 type Notice struct {
+	What      string // in the plural; "" for dead letters
 	Subject   string // the destination, or the partner of an inbound event
 	EventID   string
 	EventType string
@@ -49,7 +50,11 @@ type Group struct {
 
 // Summary is the group in one sentence.
 func (g Group) Summary() string {
-	return fmt.Sprintf("cdc-relay: %d dead letter(s) at %s, the last for event %s: %s", g.Count, g.Subject, g.Last.EventID, g.Last.Reason)
+	what := g.Last.What
+	if what == "" {
+		what = "dead letter(s)"
+	}
+	return fmt.Sprintf("cdc-relay: %d %s at %s, the last for %s: %s", g.Count, what, g.Subject, g.Last.EventID, g.Last.Reason)
 }
 
 // Options are what a Notifier is made of.

@@ -29,6 +29,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/catalog"
 	"github.com/cdc-relay/cdc-relay/internal/outbox"
+	"github.com/cdc-relay/cdc-relay/internal/outboxrow"
 )
 
 // Database is what the backlog is kept in. A *pgxpool.Pool is one.
@@ -38,18 +39,13 @@ type Database interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// Columns are the outbox's columns; an empty name is a column that there isn't.
-type Columns struct {
-	ID, AggregateType, AggregateID, EventType, Payload, Headers, CreatedAt, ProcessedAt string
-}
-
 // Options say which outbox and slot it is about.
 type Options struct {
 	Database Database
 	Schema   string // of the relay's own tables
 	Slot     string
 	Outbox   catalog.Name
-	Columns  Columns
+	Columns  outboxrow.Columns
 	Marked   bool // processed_at tells settled rows from others
 }
 

@@ -3,13 +3,10 @@ package backlog
 import (
 	"context"
 	"fmt"
-	"strings"
-	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/catalog"
 	"github.com/cdc-relay/cdc-relay/internal/outbox"
+	"github.com/cdc-relay/cdc-relay/internal/outboxrow"
 )
 
 // Next reads the next events of the backlog, at most limit rows and about so many
@@ -39,7 +36,7 @@ func (b *Backlog) Position() outbox.LSN {
 
 // read gives the events of the next rows, and the last seq that it looked at.
 func (b *Backlog) read(ctx context.Context, limit, bytes int) ([]*outbox.Event, int64, error) {
-	query, kind, err := b.readStatement(ctx)
+	query, reader, err := b.readStatement(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -52,26 +49,15 @@ func (b *Backlog) read(ctx context.Context, limit, bytes int) ([]*outbox.Event, 
 	var events []*outbox.Event
 	size := 0
 	for rows.Next() {
-		e := &outbox.Event{Kind: kind}
 		var seq int64
-		var aggregateType, aggregateID, eventType, headers *string
-		var created *time.Time
+		var id string
 		var settled []string
-		if err := rows.Scan(&seq, &e.ID, &aggregateType, &aggregateID, &eventType, &e.Payload, &headers, &created, &settled); err != nil {
+		row := &outboxrow.Row{}
+		if err := rows.Scan(append([]any{&seq, &id, &settled}, row.Fields()...)...); err != nil {
 			return nil, 0, err
 		}
+		e := reader.Event(id, row)
 		e.Position = outbox.Position{Commit: b.base, Index: uint32(seq)}
-		e.AggregateType, e.EventType = text(aggregateType), text(eventType)
-		e.AggregateID, e.HasAggregate = text(aggregateID), aggregateID != nil
-		if headers != nil {
-			e.Headers = []byte(*headers)
-		}
-		if e.CommitTime = time.Now(); created != nil {
-			e.CommitTime = *created
-		}
-		if e.Payload == nil {
-			e.Defect = "column " + b.o.Columns.Payload + " is NULL"
-		}
 		for _, destination := range settled {
 			e.Settled = append(e.Settled, outbox.Settled{Destination: destination, Parked: true})
 		}
@@ -83,43 +69,16 @@ func (b *Backlog) read(ctx context.Context, limit, bytes int) ([]*outbox.Event, 
 	return events, last, rows.Err()
 }
 
-func text(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
-}
-
 // readStatement reads rows in the text form in which the stream would bring them.
-func (b *Backlog) readStatement(ctx context.Context) (string, outbox.PayloadKind, error) {
+func (b *Backlog) readStatement(ctx context.Context) (string, *outboxrow.Reader, error) {
 	table, err := catalog.Read(ctx, b.o.Database, b.o.Outbox)
 	if err != nil {
-		return "", 0, err
+		return "", nil, err
 	}
-	c := b.o.Columns
-	column := func(name, cast string) string {
-		if name == "" || table.Columns[name] == "" {
-			return "NULL"
-		}
-		return "o." + pgx.Identifier{name}.Sanitize() + cast
-	}
-	kind, payload := outbox.Text, column(c.Payload, "::text")
-	switch table.Columns[c.Payload] {
-	case "json", "jsonb":
-		kind = outbox.JSON
-	case "bytea":
-		kind, payload = outbox.Binary, column(c.Payload, "")
-	}
-	if kind != outbox.Binary {
-		// As bytes, so that they arrive as they are, NULL among them.
-		payload = "convert_to(" + payload + ", 'UTF8')"
-	}
-	id := column(c.ID, "")
-	return strings.Join([]string{
-		`SELECT b.seq, b.outbox_id,`, column(c.AggregateType, "::text"), `,`, column(c.AggregateID, "::text"), `,`, column(c.EventType, "::text"), `,`,
-		payload, `,`, column(c.Headers, "::text"), `,`, column(c.CreatedAt, "::timestamptz"), `, b.settled FROM `, b.table, ` b JOIN `, b.o.Outbox.Sanitize(),
-		` o ON `, id, ` = b.outbox_id::`, table.Columns[c.ID], ` WHERE b.seq >= $1 AND b.seq < $1 + $2 ORDER BY b.seq`,
-	}, " "), kind, nil
+	reader := outboxrow.NewReader(table, b.o.Columns)
+	id, kind := reader.ID()
+	return fmt.Sprintf(`SELECT b.seq, b.outbox_id, b.settled, %s FROM %s b JOIN %s o ON %s = b.outbox_id::%s WHERE b.seq >= $1 AND b.seq < $1 + $2 ORDER BY b.seq`,
+		reader.List(), b.table, b.o.Outbox.Sanitize(), id, kind), reader, nil
 }
 
 // Finish forgets the rows of the backlog once they, and all that the stream

@@ -23,8 +23,9 @@ type Filter struct {
 	States      []State
 	Since       time.Time // created at or after
 	Until       time.Time // created before
-	ErrorText   string    // part of the reason, or of an attempt's error or answer
-	AfterID     int64     // for paging: only rows with a higher id
+	ReplayID    string
+	ErrorText   string // part of the reason, or of an attempt's error or answer
+	AfterID     int64  // for paging: only rows with a higher id
 }
 
 // where gives the condition and its parameters, numbered from $1.
@@ -48,6 +49,9 @@ func (f Filter) where() (string, []any) {
 	}
 	if f.AggregateID != "" {
 		add("d.aggregate_id = ?", f.AggregateID)
+	}
+	if f.ReplayID != "" {
+		add("d.replay_id = ?", f.ReplayID)
 	}
 	if len(f.States) > 0 {
 		states := make([]string, len(f.States))

@@ -125,7 +125,7 @@ func (s *Store) insert(ctx context.Context, tx pgx.Tx, fresh []outbox.Outcome) e
 		return nil
 	}
 	var ids, destinations, states, reasons, lsns, kinds, attempts []string
-	var lanes, aggregateTypes, aggregateIDs, eventTypes, headers []*string
+	var lanes, aggregateTypes, aggregateIDs, eventTypes, headers, replays []*string
 	var indexes []int64
 	var tries, rounds []int32
 	var committed []time.Time
@@ -149,15 +149,15 @@ func (s *Store) insert(ctx context.Context, tx pgx.Tx, fresh []outbox.Outcome) e
 		payloads, kinds = append(payloads, e.Payload), append(kinds, kindName(e.Kind))
 		headers = append(headers, nullable(string(e.Headers), e.Headers != nil))
 		attempts, tries, rounds = append(attempts, text), append(tries, int32(o.Tries)), append(rounds, int32(o.Rounds))
-		next = append(next, due(o))
+		next, replays = append(next, due(o)), append(replays, nullable(o.ReplayID, o.ReplayID != ""))
 	}
 	_, err := tx.Exec(ctx, `INSERT INTO `+s.table+` (outbox_id, destination, state, reason, commit_lsn, tx_index, committed_at, lane,
-		aggregate_type, aggregate_id, event_type, payload, payload_kind, headers, attempts, attempt_count, rounds, next_attempt_at)
-		SELECT a, b, c, d, e::pg_lsn, f, g, h, i, j, k, l, m, n, o::jsonb, p, q, r FROM unnest($1::text[], $2::text[], $3::text[], $4::text[],
+		aggregate_type, aggregate_id, event_type, payload, payload_kind, headers, attempts, attempt_count, rounds, next_attempt_at, replay_id)
+		SELECT a, b, c, d, e::pg_lsn, f, g, h, i, j, k, l, m, n, o::jsonb, p, q, r, s FROM unnest($1::text[], $2::text[], $3::text[], $4::text[],
 		$5::text[], $6::bigint[], $7::timestamptz[], $8::text[], $9::text[], $10::text[], $11::text[], $12::bytea[], $13::text[], $14::text[],
-		$15::text[], $16::integer[], $17::integer[], $18::timestamptz[]) AS t (a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r)`,
+		$15::text[], $16::integer[], $17::integer[], $18::timestamptz[], $19::text[]) AS t (a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s)`,
 		ids, destinations, states, reasons, lsns, indexes, committed, lanes,
-		aggregateTypes, aggregateIDs, eventTypes, payloads, kinds, headers, attempts, tries, rounds, next)
+		aggregateTypes, aggregateIDs, eventTypes, payloads, kinds, headers, attempts, tries, rounds, next, replays)
 	if err != nil {
 		return fmt.Errorf("write dead letters: %w", err)
 	}

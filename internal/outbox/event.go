@@ -87,9 +87,19 @@ type Event struct {
 	// before, so that a restart does not repeat them. Usually nil.
 	Settled []Settled
 
+	// Replay is the job that sends the event once more; "" for an event of the stream,
+	// whose settling alone counts for what may be confirmed.
+	Replay string
+
 	// InBacklog says that the row is sent from the backlog, so that this event of
 	// the stream must not be.
 	InBacklog bool
+}
+
+// Resend asks for an event to be sent once more, to one destination.
+type Resend struct {
+	Event       *Event
+	Destination string
 }
 
 // Settled says that a destination has settled an event before.

@@ -101,7 +101,7 @@ func Doctor(ctx context.Context, conn *pgx.Conn, replication *pgconn.Config, o O
 		detail, err := check.run()
 		f := Finding{Check: check.name, OK: err == nil, Detail: detail}
 		if err != nil {
-			err = explain(err, o)
+			err = Explain(err, o)
 			f.Detail, f.Try = err.Error(), mend.Of(err)
 		}
 		findings = append(findings, f)

@@ -23,8 +23,8 @@ const (
 	codeNotInPrerequisiteState     = "55000"
 )
 
-// explain adds to an error of Postgres what puts it right, where that is known.
-func explain(err error, o Options) error {
+// Explain adds to an error of Postgres what puts it right, where that is known.
+func Explain(err error, o Options) error {
 	var pg *pgconn.PgError
 	if mend.Of(err) != "" || !errors.As(err, &pg) {
 		return err

@@ -60,7 +60,7 @@ func Init(ctx context.Context, conn *pgx.Conn, o Options, report func(Step)) err
 	for _, step := range steps {
 		done, err := step.ensure(ctx, conn, o)
 		if err != nil {
-			return fmt.Errorf("%s: %w", step.object, explain(err, o))
+			return fmt.Errorf("%s: %w", step.object, Explain(err, o))
 		}
 		report(Step{Object: step.object, Done: done})
 	}

@@ -13,19 +13,25 @@ import (
 	"github.com/cdc-relay/cdc-relay/decoder"
 )
 
-func (s *session) connect(ctx context.Context) error {
+func (s *session) connect(ctx context.Context) (err error) {
+	s.conn, err = open(ctx, s.stream.options.Config)
+	return err
+}
+
+// open opens a replication connection on which rows come in the form that the
+// decoder reads.
+func open(ctx context.Context, config *pgconn.Config) (*pgconn.PgConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	config := s.stream.options.Config.Copy()
+	config = config.Copy()
 	config.RuntimeParams["replication"] = "database"
 	config.RuntimeParams["client_encoding"] = "UTF8"
 	config.RuntimeParams["bytea_output"] = "hex"
 	conn, err := pgconn.ConnectConfig(ctx, config)
 	if err != nil {
-		return fmt.Errorf("open replication connection: %w", err)
+		return nil, fmt.Errorf("open replication connection: %w", err)
 	}
-	s.conn = conn
-	return nil
+	return conn, nil
 }
 
 // start asks for the stream from the slot's own position. A position given here
@@ -35,7 +41,7 @@ func (s *session) start(ctx context.Context, oid uint32) error {
 	if err := s.identify(ctx); err != nil {
 		return err
 	}
-	timeout, err := s.walSenderTimeout(ctx)
+	timeout, err := walSenderTimeout(ctx, s.conn)
 	if err != nil {
 		return err
 	}
@@ -46,12 +52,16 @@ func (s *session) start(ctx context.Context, oid uint32) error {
 	table := s.stream.options.Table
 	table.OID = oid
 	s.decoder = decoder.New(table)
+	return startReplication(ctx, s.conn, s.stream.options.Slot, s.stream.options.Publication)
+}
+
+func startReplication(ctx context.Context, conn *pgconn.PgConn, slot, publication string) error {
 	options := pglogrepl.StartReplicationOptions{PluginArgs: []string{
 		"proto_version '1'",
-		"publication_names " + quoteLiteral(quoteIdentifier(s.stream.options.Publication)),
+		"publication_names " + quoteLiteral(quoteIdentifier(publication)),
 	}}
-	if err := pglogrepl.StartReplication(ctx, s.conn, quoteIdentifier(s.stream.options.Slot), 0, options); err != nil {
-		return fmt.Errorf("start replication on slot %q: %w", s.stream.options.Slot, err)
+	if err := pglogrepl.StartReplication(ctx, conn, quoteIdentifier(slot), 0, options); err != nil {
+		return fmt.Errorf("start replication on slot %q: %w", slot, err)
 	}
 	return nil
 }
@@ -76,8 +86,8 @@ func (s *session) identify(ctx context.Context) error {
 	return nil
 }
 
-func (s *session) walSenderTimeout(ctx context.Context) (time.Duration, error) {
-	results, err := s.conn.Exec(ctx, "SHOW wal_sender_timeout").ReadAll()
+func walSenderTimeout(ctx context.Context, conn *pgconn.PgConn) (time.Duration, error) {
+	results, err := conn.Exec(ctx, "SHOW wal_sender_timeout").ReadAll()
 	if err != nil {
 		return 0, fmt.Errorf("read wal_sender_timeout: %w", err)
 	}

@@ -42,6 +42,7 @@ type Options struct {
 type Keeper struct {
 	o                           Options
 	deliveries, letters, outbox string // quoted names
+	trimmed                     string
 	forgotten                   atomic.Int64
 }
 
@@ -51,6 +52,7 @@ func New(o Options) *Keeper {
 		o: o, outbox: o.Outbox.Sanitize(),
 		deliveries: pgx.Identifier{o.Schema, "deliveries"}.Sanitize(),
 		letters:    pgx.Identifier{o.Schema, "dead_letters"}.Sanitize(),
+		trimmed:    pgx.Identifier{o.Schema, "trimmed"}.Sanitize(),
 	}
 }
 
@@ -87,8 +89,7 @@ const batch = 5000
 // past stays whatever its age: a restart must know it.
 func (k *Keeper) Trim(ctx context.Context) error {
 	kept := k.o.DeliveryLog.Seconds()
-	if err := k.delete(ctx, k.deliveries, `d.delivered_at < now() - make_interval(secs => $1)
-		AND d.commit_lsn < (SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '`+k.o.Slot+`')`, kept); err != nil {
+	if err := k.trimDeliveries(ctx, kept); err != nil {
 		return err
 	}
 	if err := k.delete(ctx, k.letters, `d.state IN ('DELIVERED', 'DISCARDED') AND d.updated_at < now() - make_interval(secs => $1)`, kept); err != nil {
@@ -99,6 +100,26 @@ func (k *Keeper) Trim(ctx context.Context) error {
 	}
 	processed := pgx.Identifier{k.o.ProcessedAt}.Sanitize()
 	return k.delete(ctx, k.outbox, fmt.Sprintf(`d.%s < now() - make_interval(secs => $1)`, processed), k.o.OutboxRows.Seconds())
+}
+
+// trimDeliveries notes how far the log was trimmed: a replay from before it would
+// lack events.
+func (k *Keeper) trimDeliveries(ctx context.Context, kept float64) error {
+	statement := fmt.Sprintf(`WITH gone AS (DELETE FROM %[1]s t WHERE (t.tableoid, t.ctid) IN (SELECT d.tableoid, d.ctid FROM %[1]s d
+			WHERE d.delivered_at < now() - make_interval(secs => $1)
+			AND d.commit_lsn < (SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = $2) LIMIT %[2]d) RETURNING t.commit_lsn, t.delivered_at, t.replay_id),
+		noted AS (INSERT INTO %[3]s AS n (what, lsn, at) SELECT 'deliveries', max(commit_lsn) + 1, max(delivered_at) FROM gone WHERE replay_id IS NULL HAVING count(*) > 0
+			ON CONFLICT (what) DO UPDATE SET lsn = greatest(n.lsn, excluded.lsn), at = greatest(n.at, excluded.at))
+		SELECT count(*) FROM gone`, k.deliveries, batch, k.trimmed)
+	for {
+		var n int
+		if err := k.o.Database.QueryRow(ctx, statement, kept, k.o.Slot).Scan(&n); err != nil {
+			return fmt.Errorf("trim %s: %w", k.deliveries, err)
+		}
+		if n < batch {
+			return nil
+		}
+	}
 }
 
 func (k *Keeper) delete(ctx context.Context, table, condition string, age float64) error {

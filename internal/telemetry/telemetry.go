@@ -62,7 +62,7 @@ func (m *Metrics) Settled(batch []outbox.Outcome) {
 	for _, o := range batch {
 		m.outcomes.WithLabelValues(o.Destination, o.Fate.String()).Inc()
 		m.attempts.WithLabelValues(o.Destination).Add(float64(len(o.Attempts)))
-		if o.Fate == outbox.Delivered {
+		if o.Fate == outbox.Delivered && o.ReplayID == "" {
 			m.latency.WithLabelValues(o.Destination).Observe(o.DoneAt.Sub(o.Event.CommitTime).Seconds())
 		}
 	}

@@ -16,6 +16,7 @@ type receiver struct {
 	*httptest.Server
 	mu       sync.Mutex
 	arrivals map[string]time.Time
+	again    int // requests for events that had come before
 }
 
 func newReceiver() *receiver {
@@ -26,6 +27,8 @@ func newReceiver() *receiver {
 		r.mu.Lock()
 		if _, known := r.arrivals[id]; !known {
 			r.arrivals[id] = now
+		} else {
+			r.again++
 		}
 		r.mu.Unlock()
 	}))
@@ -36,6 +39,12 @@ func (r *receiver) count() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.arrivals)
+}
+
+func (r *receiver) repeats() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.again
 }
 
 // latencies are the times from sending each commit to its receipt, sorted.

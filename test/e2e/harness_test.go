@@ -316,3 +316,10 @@ func (b *bundle) confirmed(t *testing.T) {
 			FROM pg_replication_slots WHERE slot_name = $1`, b.Name, end)
 	})
 }
+
+// forget lets go of what came so far.
+func (r *receiver) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.got, r.ok = nil, nil
+}
