@@ -184,7 +184,9 @@ func (s *Server) Halt(ctx context.Context, mode string) error {
 	return nil
 }
 
-// Kill ends a local server's main process as a power cut would, by SIGKILL.
+// Kill ends a local server as a power cut would: its main process, and with it the
+// others, one of which may be too busy to notice and would keep a new one from
+// starting.
 func (s *Server) Kill() error {
 	text, err := os.ReadFile(filepath.Join(s.data, "data", "postmaster.pid"))
 	if err != nil {
@@ -195,7 +197,28 @@ func (s *Server) Kill() error {
 	if err != nil || pid <= 1 {
 		return fmt.Errorf("postmaster.pid begins with %q, not a process id", line)
 	}
-	return syscall.Kill(pid, syscall.SIGKILL)
+	children := s.children(pid)
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		return fmt.Errorf("kill the server: %w", err)
+	}
+	for _, child := range children {
+		_ = syscall.Kill(child, syscall.SIGKILL) // it may be gone already
+	}
+	return nil
+}
+
+// children gives the processes that a process has started.
+func (s *Server) children(pid int) (pids []int) {
+	out, err := exec.Command("pgrep", "-P", strconv.Itoa(pid)).Output()
+	if err != nil {
+		return nil // none, or no pgrep: they notice by themselves
+	}
+	for line := range strings.Lines(string(out)) {
+		if child, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && child > 1 {
+			pids = append(pids, child)
+		}
+	}
+	return pids
 }
 
 func (s *Server) stopLocal() error {
