@@ -50,6 +50,9 @@ func setUp(ctx context.Context, cfg Config, known *backlog.Backlog, log zerolog.
 
 // provisionSlot is provision.Init with an eye for a slot that was lost.
 func provisionSlot(ctx context.Context, conn *pgx.Conn, cfg Config, known *backlog.Backlog, report func(provision.Step), lost func(reason string)) error {
+	if err := backlog.Lock(ctx, conn); err != nil {
+		return err
+	}
 	options, err := cfg.creating(known)
 	if err != nil {
 		return err
@@ -98,11 +101,17 @@ func provisionSlot(ctx context.Context, conn *pgx.Conn, cfg Config, known *backl
 // whyLost tells why the slot is of no use; "" when it is.
 func whyLost(ctx context.Context, conn *pgx.Conn, known backlog.Known, options provision.Options) (string, error) {
 	reason, err := provision.SlotLost(ctx, conn, options)
-	if err == nil && reason == "" && known.Unpublished {
+	switch {
+	case err != nil || reason != "":
+	case known.Half:
+		reason = halfReason
+	case known.Unpublished:
 		reason = unpublishedReason
 	}
 	return reason, err
 }
+
+const halfReason = "the making of it was broken off, so nobody knows what its stream doesn't hold"
 
 const unpublishedReason = "its stream may lack rows, because for a time the publication did not carry the outbox"
 
@@ -134,7 +143,7 @@ func dropSlot(ctx context.Context, conn *pgx.Conn, known *backlog.Backlog, optio
 	if err != nil || reason == "" {
 		return err
 	}
-	if state.Unpublished {
+	if state.Unpublished || state.Half {
 		// It can be streamed from, and another relay may have made it anew and do so by
 		// now: who streams can't have a slot of no use.
 		if used, err := provision.SlotActive(ctx, conn, options); err != nil || used {
@@ -161,10 +170,25 @@ func (r *relay) checkOutbox(ctx context.Context) (oid uint32, err error) {
 		return 0, err
 	}
 	known, err := r.backlog.Known(ctx)
-	if err == nil && known.Unpublished {
-		err = fmt.Errorf("%w: %s", replication.ErrSlotLost, unpublishedReason)
+	if err != nil {
+		return 0, err
 	}
-	return oid, err
+	if known.Half {
+		if making, err := r.backlog.BeingMade(ctx); err != nil || making {
+			return 0, errors.Join(backlog.ErrMaking, err)
+		}
+		// Asked once more: it may have been made between the two questions.
+		if known, err = r.backlog.Known(ctx); err != nil {
+			return 0, err
+		}
+	}
+	switch {
+	case known.Half:
+		return 0, fmt.Errorf("%w: %s", replication.ErrSlotLost, halfReason)
+	case known.Unpublished:
+		return 0, fmt.Errorf("%w: %s", replication.ErrSlotLost, unpublishedReason)
+	}
+	return oid, nil
 }
 
 // watchOutbox looks now and then whether the stream still carries the outbox: that
@@ -194,6 +218,9 @@ func (r *relay) recovery() func(context.Context, error) error {
 		r.log.Error().Err(reason).Str("slot", r.cfg.Slot.Name).
 			Msg("the replication slot was lost; making it anew, unsettled rows are sent from the table")
 		return r.cfg.withConnection(ctx, func(conn *pgx.Conn) error {
+			if err := backlog.Lock(ctx, conn); err != nil {
+				return err
+			}
 			options, err := r.cfg.creating(r.backlog)
 			if err != nil {
 				return err

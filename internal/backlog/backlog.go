@@ -75,9 +75,9 @@ func (b *Backlog) Open(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var base, until string
-	var finished bool
-	err := b.o.Database.QueryRow(ctx, `SELECT base_lsn::text, until_lsn::text, backlog_rows, finished_at IS NOT NULL FROM `+b.state+` WHERE slot_name = $1`, b.o.Slot).
-		Scan(&base, &until, &b.rows, &finished)
+	var finished, making bool
+	err := b.o.Database.QueryRow(ctx, `SELECT base_lsn::text, until_lsn::text, backlog_rows, finished_at IS NOT NULL, making FROM `+b.state+` WHERE slot_name = $1`, b.o.Slot).
+		Scan(&base, &until, &b.rows, &finished, &making)
 	if errors.Is(err, pgx.ErrNoRows) {
 		if err := b.takeLate(ctx); err != nil {
 			return fmt.Errorf("take the backlog of slot %q: %w", b.o.Slot, err)
@@ -86,6 +86,9 @@ func (b *Backlog) Open(ctx context.Context) error {
 	}
 	if err != nil {
 		return fmt.Errorf("look up the state of slot %q: %w", b.o.Slot, err)
+	}
+	if making {
+		return fmt.Errorf("slot %q: %w", b.o.Slot, ErrMaking)
 	}
 	if finished {
 		b.rows = 0
@@ -100,6 +103,32 @@ func (b *Backlog) setBounds(base, until string) (err error) {
 	b.until, err = pglogrepl.ParseLSN(until)
 	b.next = 0
 	return err
+}
+
+// ErrMaking says that the slot is being made at present, or that the making of it was
+// broken off: there is no telling yet what its stream doesn't hold.
+var ErrMaking = errors.New("the slot and its backlog are being made")
+
+// makersLock is held while a slot is dropped, or made together with its backlog.
+const makersLock = 0x63646330 // "cdc0"
+
+// Lock waits until nobody else makes slots, for as long as the connection lives. A
+// relay that begins meanwhile must neither stream what is half made nor drop it.
+func Lock(ctx context.Context, conn *pgx.Conn) error {
+	if _, err := conn.Exec(ctx, `SELECT pg_advisory_lock($1)`, int64(makersLock)); err != nil {
+		return fmt.Errorf("wait for who makes slots: %w", err)
+	}
+	return nil
+}
+
+// BeingMade tells whether somebody makes a slot at this moment.
+func (b *Backlog) BeingMade(ctx context.Context) (yes bool, err error) {
+	err = b.o.Database.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted
+		AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND classid = 0 AND objid = $1 AND objsubid = 1)`, int64(makersLock)).Scan(&yes)
+	if err != nil {
+		return false, fmt.Errorf("ask whether a slot is being made: %w", err)
+	}
+	return yes, nil
 }
 
 // Forget drops what was known of the slot, because a new one takes its name.

@@ -67,6 +67,9 @@ func (s *session) run(intake, drain context.Context, intakeOver func()) error {
 	if err := s.stream.options.Backlog.Open(intake); err != nil {
 		return err
 	}
+	if !s.stream.sameSlot(intake) {
+		return intake.Err()
+	}
 	if err := s.stream.options.OnStart(intake); err != nil {
 		return err
 	}

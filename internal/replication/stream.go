@@ -84,6 +84,7 @@ type Stream struct {
 	tracker    *checkpoint.Tracker
 	paused     bool       // the window was full at the last look
 	ahead      bool       // the backlog was handed on whole
+	slotAt     outbox.LSN // where the present slot's backlog stands: another slot, another place
 	stuckIn    outbox.LSN // the transaction within which the last connection ended
 	stuckTimes int        // so many times in a row
 
@@ -232,6 +233,22 @@ func (s *Stream) recover(ctx context.Context, lost error) error {
 		s.options.Log.Error().Err(err).Msg("the lost slot could not be made anew; trying again")
 	}
 	return nil
+}
+
+// sameSlot looks whether the slot is still the one of the last connection. While
+// this relay stood by, another may have made it anew, with a backlog that this one
+// has not handed on: then everything is looked at anew. False when ctx ended first.
+func (s *Stream) sameSlot(ctx context.Context) bool {
+	at := s.options.Backlog.Position()
+	if s.slotAt != 0 && at != s.slotAt {
+		s.options.Log.Warn().Str("slot", s.options.Slot).Msg("the slot was made anew by another relay; settling what is in flight before going on")
+		if !s.settleDown(ctx) {
+			return false
+		}
+		s.startOver()
+	}
+	s.slotAt = at
+	return true
 }
 
 // startOver forgets positions that mean nothing any more.
