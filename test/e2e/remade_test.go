@@ -49,7 +49,7 @@ func TestG1SlotMadeAnewByAnother(t *testing.T) {
 	gated.store(1)
 	second.cmd.Process.Signal(syscall.SIGCONT)
 	eventually(t, "the second to make it anew", func() bool {
-		return database.One[bool](t, b.Database, `SELECT NOT making AND backlog_rows = 100 AND finished_at IS NULL FROM cdc_relay.slot_state WHERE slot_name = $1`, b.Name)
+		return database.One[bool](t, b.Database, `SELECT coalesce((SELECT NOT making AND backlog_rows = 100 AND finished_at IS NULL FROM cdc_relay.slot_state WHERE slot_name = $1), false)`, b.Name)
 	})
 	second.kill()
 	gated.store(0)
