@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"hash"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -22,6 +23,7 @@ type Message struct {
 	Method string
 	URL    string
 	Body   []byte
+	Header http.Header // on the way in only
 }
 
 // Header is one header that a signed request carries.
@@ -46,6 +48,9 @@ func (s *Signer) GoString() string { return s.String() }
 func NewSigner(scheme Scheme, secrets []string) (*Signer, error) {
 	if len(secrets) == 0 {
 		return nil, errors.New("no secret")
+	}
+	if scheme.Algorithm == ECDSAP256 || scheme.SignatureJSON != "" || strings.Contains(scheme.Template, "{header:") || strings.Contains(scheme.Template, "{json:") {
+		return nil, fmt.Errorf("signature scheme %s is for inbound webhooks only", scheme.Name)
 	}
 	content, err := parseTemplate(scheme.Template)
 	if err != nil {
@@ -74,6 +79,12 @@ func signingKey(scheme Scheme, secret string) ([]byte, error) {
 		decoded, err := hex.DecodeString(secret)
 		if err != nil {
 			return nil, errors.New("it is not hex digits, which its scheme wants")
+		}
+		key = decoded
+	case SecretBase64:
+		decoded, err := base64.StdEncoding.DecodeString(secret)
+		if err != nil {
+			return nil, errors.New("it is not base64, which its scheme wants")
 		}
 		key = decoded
 	case SecretStandard:

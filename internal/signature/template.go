@@ -4,12 +4,15 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/tidwall/gjson"
 )
 
 // part is a literal, or a field of the message when field is set.
 type part struct {
 	literal string
 	field   string
+	name    string // of the header, or path into the JSON body
 }
 
 // parseTemplate splits "v0:{timestamp}:{body}" into its parts.
@@ -31,6 +34,10 @@ func parseTemplate(template string) ([]part, error) {
 		case "id", "timestamp", "method", "url", "body":
 			parts = append(parts, part{field: field})
 		default:
+			if kind, name, ok := strings.Cut(field, ":"); ok && name != "" && (kind == "header" || kind == "json") {
+				parts = append(parts, part{field: kind, name: name})
+				break
+			}
 			return nil, fmt.Errorf("template %q has the unknown field {%s}", template, field)
 		}
 		rest = tail
@@ -54,6 +61,10 @@ func writeContent(w io.Writer, parts []part, m Message, timestamp string) {
 			io.WriteString(w, m.URL)
 		case "body":
 			w.Write(m.Body)
+		case "header":
+			io.WriteString(w, m.Header.Get(p.name))
+		case "json":
+			io.WriteString(w, gjson.GetBytes(m.Body, p.name).String())
 		}
 	}
 }
