@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,6 +20,10 @@ func (p *Processor) attempt(ctx context.Context, c claim) {
 		p.giveUp(ctx, c, "it ended its worker again and again")
 		return
 	}
+	if c.undecodable() {
+		p.giveUp(ctx, c, "jsonb can't hold its payload, as it has an escaped zero or a number that is too long; its raw body is kept")
+		return
+	}
 	if c.deferredSince != nil && p.o.Now().Sub(*c.deferredSince) > p.o.Defer.MaxAge {
 		p.giveUp(ctx, c, "it came too early, and its turn didn't come within defer.max_age")
 		return
@@ -27,9 +32,15 @@ func (p *Processor) attempt(ctx context.Context, c claim) {
 	switch {
 	case err == nil:
 		p.health.succeeded(c.Partner)
+		p.o.Attempted(c.Event, verdict)
 		log.Debug().Str("verdict", verdict).Msg("inbound event processed")
 	case errors.Is(err, errTaken):
-	case ctx.Err() != nil: // the next start takes it up
+	case ctx.Err() != nil, errors.Is(err, errNotBegun):
+		// No fault of the event: it isn't an attempt.
+		log.Warn().Err(err).Msg("an attempt at an inbound event was broken off; it will be made again")
+		given, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+		defer cancel()
+		p.note(given, c, "BROKEN OFF", err.Error(), `attempts = i.attempts - 1, claimed_until = NULL`)
 	default:
 		log.Warn().Err(err).Msg("an attempt at an inbound event failed")
 		p.health.failed(c.Partner)
@@ -37,13 +48,26 @@ func (p *Processor) attempt(ctx context.Context, c claim) {
 	}
 }
 
-// errTaken says that somebody else has the event.
-var errTaken = errors.New("the event is not this worker's any more")
+// undecodable tells whether the payload had to be stored as a text.
+func (c claim) undecodable() bool {
+	return bytes.HasPrefix(c.Payload, []byte(`"`)) && !bytes.HasPrefix(bytes.TrimSpace(c.Body), []byte(`"`))
+}
+
+// releaseTimeout bounds how long the end waits to give an event back. One that can't
+// be is taken up when its lease is over.
+const releaseTimeout = 2 * time.Second
+
+var (
+	// errTaken says that somebody else has the event.
+	errTaken = errors.New("the event is not this worker's any more")
+	// errNotBegun says that the database couldn't be reached for the attempt.
+	errNotBegun = errors.New("the attempt could not begin")
+)
 
 func (p *Processor) transact(ctx context.Context, c claim) (verdict string, err error) {
 	tx, err := p.o.Database.Begin(ctx)
 	if err != nil {
-		return "", fmt.Errorf("begin: %w", err)
+		return "", fmt.Errorf("%w: %w", errNotBegun, err)
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx)) // without effect after the commit
 	var mine bool
@@ -189,6 +213,7 @@ func (p *Processor) fail(ctx context.Context, c claim, cause error) {
 		return
 	}
 	next := p.o.Now().Add(p.o.Schedule[c.attempts-1])
+	p.o.Attempted(c.Event, "FAILED")
 	p.note(ctx, c, "FAILED", cause.Error(), `next_attempt_at = $6, claimed_until = NULL`, next)
 }
 
@@ -196,6 +221,7 @@ func (p *Processor) fail(ctx context.Context, c claim, cause error) {
 func (p *Processor) giveUp(ctx context.Context, c claim, reason string) {
 	if p.note(ctx, c, string(Quarantined), reason, `status = 'QUARANTINED', next_attempt_at = NULL, claimed_until = NULL`) {
 		p.o.Log.Error().Str("event_id", c.ID).Str("partner", c.Partner).Str("partner_event_id", c.EventID).Str("reason", reason).Msg("inbound event quarantined")
+		p.o.Attempted(c.Event, string(Quarantined))
 		p.o.Quarantined(c.Event, reason)
 	}
 }

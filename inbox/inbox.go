@@ -17,6 +17,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -52,8 +53,33 @@ func (t Tables) SQL() (string, error) {
 	return sql.Inbox(t.Inbox.Sanitize(), index[:min(len(index), 50)], pgx.Identifier{t.Schema}.Sanitize())
 }
 
-// Migrate creates what is missing of the tables. It is safe to run again.
+// probe fails where something of the tables is missing.
+func (t Tables) probe() string {
+	return `SELECT i.id, i.partner_name, i.partner_event_id, i.payload, i.signature_verified, i.status, i.received_at, i.processed_at, i.seq, i.event_type,
+			i.entity_key, i.body, i.body_sha256, i.headers, i.outcome, i.attempts, i.next_attempt_at, i.claimed_until, i.deferred_since, i.defer_count,
+			i.replay_count, i.last_error, i.history, i.duplicate_count, i.last_seen_at, i.flagged, s.machine, s.entity_key, s.state, s.updated_at
+		FROM ` + t.Inbox.Sanitize() + ` i, ` + pgx.Identifier{t.Schema, "entity_states"}.Sanitize() + ` s LIMIT 0`
+}
+
+// Complete tells whether all of the tables is there, for the role to read.
+func Complete(ctx context.Context, db Database, t Tables) (bool, error) {
+	_, err := db.Exec(ctx, t.probe())
+	var pg *pgconn.PgError
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.As(err, &pg) && (pg.Code == "42P01" || pg.Code == "42703" || pg.Code == "3F000"): // no such table, column, schema
+		return false, nil
+	}
+	return false, fmt.Errorf("look at the inbox: %w", err)
+}
+
+// Migrate creates what is missing of the tables. Where nothing is, it changes and
+// locks nothing, and wants no more privileges than to read them.
 func Migrate(ctx context.Context, db Database, t Tables) error {
+	if complete, err := Complete(ctx, db, t); complete || err != nil {
+		return err
+	}
 	statements, err := t.SQL()
 	if err != nil {
 		return err
@@ -88,6 +114,9 @@ const (
 	Processed   Status = "PROCESSED"
 	Quarantined Status = "QUARANTINED" // given up; waits for a person
 )
+
+// Statuses lists them all.
+func Statuses() []Status { return []Status{Pending, Deferred, Processed, Quarantined} }
 
 // Event is a stored event on its way to a Handler.
 type Event struct {

@@ -46,7 +46,7 @@ type Stored struct {
 	Verified       bool            `json:"signature_verified"`
 	ReceivedAt     time.Time       `json:"received_at"`
 	ProcessedAt    *time.Time      `json:"processed_at,omitempty"`
-	Attempts       int             `json:"attempts"`
+	AttemptCount   int             `json:"attempts"`
 	DeferCount     int             `json:"defer_count,omitempty"`
 	NextAttemptAt  *time.Time      `json:"next_attempt_at,omitempty"`
 	LastError      string          `json:"last_error,omitempty"`
@@ -57,6 +57,23 @@ type Stored struct {
 	Headers        json.RawMessage `json:"headers,omitempty"` // by Get only
 }
 
+// Attempt is what became of one attempt, or of a person's decision.
+type Attempt struct {
+	At      string `json:"at"`
+	Attempt int    `json:"attempt"`
+	What    string `json:"what"`
+	Reason  string `json:"reason"`
+}
+
+// Attempts reads the history.
+func (s *Stored) Attempts() []Attempt {
+	var attempts []Attempt
+	if err := json.Unmarshal(s.History, &attempts); err != nil {
+		return nil // somebody else has written it
+	}
+	return attempts
+}
+
 const storedColumns = `i.id::text, i.seq, coalesce(i.partner_name, ''), coalesce(i.partner_event_id, ''), coalesce(i.event_type, ''), coalesce(i.entity_key, ''),
 	coalesce(i.status, ''), coalesce(i.outcome, ''), coalesce(i.signature_verified, false), coalesce(i.received_at, localtimestamp), i.processed_at,
 	i.attempts, i.defer_count, i.next_attempt_at, coalesce(i.last_error, ''), i.duplicate_count, coalesce(i.flagged, '')`
@@ -64,7 +81,7 @@ const storedColumns = `i.id::text, i.seq, coalesce(i.partner_name, ''), coalesce
 func (s *Stored) fields() []any {
 	return []any{
 		&s.ID, &s.Seq, &s.Partner, &s.EventID, &s.EventType, &s.EntityKey, &s.Status, &s.Outcome, &s.Verified, &s.ReceivedAt, &s.ProcessedAt,
-		&s.Attempts, &s.DeferCount, &s.NextAttemptAt, &s.LastError, &s.DuplicateCount, &s.Flagged,
+		&s.AttemptCount, &s.DeferCount, &s.NextAttemptAt, &s.LastError, &s.DuplicateCount, &s.Flagged,
 	}
 }
 
@@ -76,7 +93,7 @@ func (f Filter) where() (string, []any) {
 		conditions = append(conditions, fmt.Sprintf(condition, len(args)))
 	}
 	if len(f.IDs) > 0 {
-		add("i.id::text = ANY ($%d)", f.IDs)
+		add("i.id = ANY ($%d::text[]::uuid[])", f.IDs)
 	}
 	for column, value := range map[string]string{"partner_name": f.Partner, "partner_event_id": f.EventID, "event_type": f.EventType, "entity_key": f.EntityKey} {
 		if value != "" {
@@ -119,7 +136,7 @@ var ErrNotFound = errors.New("no such inbound event")
 // Get gives one event whole.
 func (m *Manager) Get(ctx context.Context, id string) (Stored, error) {
 	var s Stored
-	err := m.db.QueryRow(ctx, `SELECT `+storedColumns+`, i.history, i.payload, coalesce(i.headers, '{}') FROM `+m.table+` i WHERE i.id::text = $1`, id).
+	err := m.db.QueryRow(ctx, `SELECT `+storedColumns+`, i.history, i.payload, coalesce(i.headers, '{}') FROM `+m.table+` i WHERE i.id = $1::text::uuid`, id).
 		Scan(append(s.fields(), &s.History, &s.Payload, &s.Headers)...)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return s, fmt.Errorf("%w: %s", ErrNotFound, id)
@@ -155,10 +172,16 @@ func (m *Manager) Tallies(ctx context.Context, f Filter) ([]Tally, error) {
 	return tallies, nil
 }
 
+// Change is what one call has changed.
+type Change struct {
+	Count   int
+	LastSeq int64 // of the last of them; Filter.AfterSeq of the next call
+}
+
 // Replay has events processed again, at most limit of them, the oldest first: those
 // that are quarantined, deferred, or ended without an effect. Their attempts begin
 // anew, and their history stays. One whose effect stands is not taken.
-func (m *Manager) Replay(ctx context.Context, f Filter, limit int) (int, error) {
+func (m *Manager) Replay(ctx context.Context, f Filter, limit int) (Change, error) {
 	return m.change(ctx, "replay inbound events", f, limit,
 		`(i.status IN ('QUARANTINED', 'DEFERRED') OR i.status = 'PROCESSED' AND i.outcome IN ('REJECTED', 'STALE', 'DISCARDED'))`,
 		`status = 'PENDING', outcome = NULL, attempts = 0, next_attempt_at = NULL, claimed_until = NULL, deferred_since = NULL, defer_count = 0,
@@ -167,22 +190,23 @@ func (m *Manager) Replay(ctx context.Context, f Filter, limit int) (int, error) 
 
 // Discard decides that events shall have no effect, at most limit of them. The rows
 // stay, so that they are recognised when they come again.
-func (m *Manager) Discard(ctx context.Context, f Filter, reason string, limit int) (int, error) {
+func (m *Manager) Discard(ctx context.Context, f Filter, reason string, limit int) (Change, error) {
 	return m.change(ctx, "discard inbound events", f, limit, `i.status IN ('QUARANTINED', 'DEFERRED', 'PENDING')`,
 		`status = 'PROCESSED', outcome = 'DISCARDED', processed_at = localtimestamp, next_attempt_at = NULL, last_error = @reason,
 			history = i.history || jsonb_build_object('at', now(), 'what', 'DISCARDED', 'reason', @reason::text)`, reason)
 }
 
-func (m *Manager) change(ctx context.Context, what string, f Filter, limit int, condition, set string, reason ...string) (int, error) {
+func (m *Manager) change(ctx context.Context, what string, f Filter, limit int, condition, set string, reason ...string) (done Change, err error) {
 	where, args := f.where()
 	for _, text := range reason {
 		args = append(args, text)
 		set = strings.ReplaceAll(set, "@reason", fmt.Sprintf("$%d", len(args)))
 	}
-	tag, err := m.db.Exec(ctx, fmt.Sprintf(`UPDATE %[1]s i SET %[2]s FROM (SELECT i.id FROM %[1]s i WHERE %[3]s AND %[4]s ORDER BY i.seq LIMIT %[5]d FOR UPDATE) l
-		WHERE i.id = l.id`, m.table, set, where, condition, limit), args...)
+	err = m.db.QueryRow(ctx, fmt.Sprintf(`WITH changed AS (UPDATE %[1]s i SET %[2]s
+			FROM (SELECT i.id FROM %[1]s i WHERE %[3]s AND %[4]s ORDER BY i.seq LIMIT %[5]d FOR UPDATE) l WHERE i.id = l.id RETURNING i.seq)
+		SELECT count(*), coalesce(max(seq), 0) FROM changed`, m.table, set, where, condition, limit), args...).Scan(&done.Count, &done.LastSeq)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", what, err)
+		return done, fmt.Errorf("%s: %w", what, err)
 	}
-	return int(tag.RowsAffected()), nil
+	return done, nil
 }

@@ -71,7 +71,7 @@ var partnerName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,50}$`)
 
 func (p Partner) build(fetch signature.Fetch) (*partner, error) {
 	if !partnerName.MatchString(p.Name) {
-		return nil, fmt.Errorf("partner %q: a name has 1 to 50 letters, digits, and - _ .", p.Name)
+		return nil, fmt.Errorf("partner %q: its name is not made of 1 to 50 letters, digits, dots, - and _", p.Name)
 	}
 	built := &partner{Partner: p}
 	var err error
@@ -211,13 +211,17 @@ func presetNames() []string { return sortedKeys(presets()) }
 // Presets lists the names of the providers that are known.
 func Presets() []string { return presetNames() }
 
-// header keeps of a request's headers what helps to understand it later, and no
-// secret: signatures and cookies are left out.
-func keptHeader(h http.Header) map[string]string {
+// keptHeader gives of a request's headers all but those whose value is itself a
+// secret. A signature is none: it fits this one body.
+func (p *partner) keptHeader(h http.Header) map[string]string {
+	token := ""
+	if p.Preset == "generic" && p.Scheme != nil && p.Scheme.Form == "token" {
+		token = http.CanonicalHeaderKey(p.Scheme.Header)
+	}
 	kept := make(map[string]string)
 	for name, values := range h {
-		switch http.CanonicalHeaderKey(name) {
-		case "Authorization", "Cookie", "Proxy-Authorization", "X-Gitlab-Token":
+		switch name {
+		case "Authorization", "Cookie", "Proxy-Authorization", "X-Gitlab-Token", token:
 			continue
 		}
 		if len(values) > 0 {

@@ -27,12 +27,16 @@ type ProcessorOptions struct {
 	Workers  int
 	Schedule []time.Duration // waits after failed attempts; then the event is quarantined
 	Defer    Deferral
-	Lease    time.Duration // after which what a dead worker had is taken up again; 0 for 30 s
+	Lease    time.Duration // after which what a dead worker had is taken up again; 0 for 5 s
+	Grace    time.Duration // how long attempts under way may take after the end of Run's context; then they are broken off
 	Kept     time.Duration // how long processed events are kept, and so recognised; 0 for ever
 	// Quarantined is told of each event that was given up.
 	Quarantined func(e Event, reason string)
-	Now         func() time.Time
-	Log         zerolog.Logger
+	// Attempted is told what came of each attempt: APPLIED, DEFERRED, REJECTED, STALE,
+	// FAILED or QUARANTINED.
+	Attempted func(e Event, outcome string)
+	Now       func() time.Time
+	Log       zerolog.Logger
 }
 
 // Processor works on stored events.
@@ -56,13 +60,16 @@ func NewProcessor(o ProcessorOptions) (*Processor, error) {
 		return nil, errors.New("a processor needs a worker")
 	}
 	if o.Lease == 0 {
-		o.Lease = 30 * time.Second
+		o.Lease = 5 * time.Second
 	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	if o.Quarantined == nil {
 		o.Quarantined = func(Event, string) {}
+	}
+	if o.Attempted == nil {
+		o.Attempted = func(Event, string) {}
 	}
 	p := &Processor{
 		o: o, table: o.Tables.Inbox.Sanitize(), states: pgx.Identifier{o.Tables.Schema, "entity_states"}.Sanitize(),
@@ -94,9 +101,11 @@ func (p *Processor) Wake() {
 	}
 }
 
-// Run works until ctx ends, then waits for the attempts under way. What the database
-// refuses is logged and tried again.
+// Run works until ctx ends, then waits for the attempts under way, which have Grace to
+// end. What the database refuses is logged and tried again.
 func (p *Processor) Run(ctx context.Context) error {
+	working, breakOff := context.WithCancel(context.WithoutCancel(ctx))
+	defer breakOff()
 	work := make(chan claim)
 	var workers sync.WaitGroup
 	free := make(chan struct{}, p.o.Workers)
@@ -104,14 +113,18 @@ func (p *Processor) Run(ctx context.Context) error {
 		free <- struct{}{}
 		workers.Go(func() {
 			for c := range work {
-				p.attempt(ctx, c)
+				p.attempt(working, c)
 				free <- struct{}{}
 				p.Wake() // what follows in its entity may go on
 			}
 		})
 	}
-	defer workers.Wait()
-	defer close(work)
+	defer func() {
+		close(work)
+		timer := time.AfterFunc(p.o.Grace, breakOff)
+		workers.Wait()
+		timer.Stop()
+	}()
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
 	trimmed := p.o.Now()

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -27,8 +28,10 @@ type Options struct {
 	// that were held against the provider's own.
 	Fetch  func(ctx context.Context, address string) ([]byte, error)
 	Stored func() // called after each commit; wakes a Processor
-	Now    func() time.Time
-	Log    zerolog.Logger
+	// Answered is told of each answer; the partner is "" where the path names none.
+	Answered func(partner string, status int, took time.Duration)
+	Now      func() time.Time
+	Log      zerolog.Logger
 }
 
 // Receiver is the http.Handler of POST /webhooks/{partner}. It is safe for
@@ -48,6 +51,10 @@ func NewHandler(o Options) (*Receiver, error) {
 	if o.Stored == nil {
 		o.Stored = func() {}
 	}
+	if o.Answered == nil {
+		o.Answered = func(string, int, time.Duration) {}
+	}
+	o.PublicURL = strings.TrimSuffix(o.PublicURL, "/")
 	r := &Receiver{o: o, partners: make(map[string]*partner), store: newStore(o.Database, o.Tables), mux: http.NewServeMux()}
 	for _, p := range o.Partners {
 		built, err := p.build(o.Fetch)
@@ -71,11 +78,41 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, h *http.Request) { r.mux.Ser
 const storeTimeout = 4 * time.Second
 
 func (r *Receiver) receive(w http.ResponseWriter, h *http.Request) {
+	began, answer := r.o.Now(), &answered{ResponseWriter: w}
 	p := r.partners[h.PathValue("partner")]
-	switch {
-	case p == nil:
-		http.Error(w, "unknown partner", http.StatusNotFound)
+	if p == nil {
+		http.Error(answer, "unknown partner", http.StatusNotFound)
+		r.o.Answered("", answer.status, r.o.Now().Sub(began))
 		return
+	}
+	r.receiveFrom(answer, h, p)
+	if answer.status != 0 { // the partner hasn't gone
+		r.o.Answered(p.Name, answer.status, r.o.Now().Sub(began))
+	}
+}
+
+// answered remembers the status of an answer.
+type answered struct {
+	http.ResponseWriter
+	status int
+}
+
+func (a *answered) WriteHeader(status int) {
+	if a.status == 0 {
+		a.status = status
+	}
+	a.ResponseWriter.WriteHeader(status)
+}
+
+func (a *answered) Write(b []byte) (int, error) {
+	if a.status == 0 {
+		a.status = http.StatusOK
+	}
+	return a.ResponseWriter.Write(b)
+}
+
+func (r *Receiver) receiveFrom(w http.ResponseWriter, h *http.Request, p *partner) {
+	switch {
 	case h.Method == http.MethodGet && p.preset.handshake == metaChallenge:
 		p.answerMeta(w, h)
 		return
@@ -144,7 +181,7 @@ func (r *Receiver) keep(w http.ResponseWriter, h *http.Request, p *partner, body
 	}
 	ctx, cancel := context.WithTimeout(h.Context(), storeTimeout)
 	defer cancel()
-	stored, err := r.store.put(ctx, p, keptHeader(h.Header), events)
+	stored, err := r.store.put(ctx, p, p.keptHeader(h.Header), events)
 	if err != nil {
 		log.Error().Err(err).Msg("an inbound webhook could not be stored; the partner is asked to send it again")
 		unavailable(w)

@@ -27,14 +27,14 @@ func newStore(db Database, t Tables) *store {
 	return &store{
 		db: db, table: table,
 		insert: `INSERT INTO ` + table + ` (id, partner_name, partner_event_id, payload, signature_verified, status, event_type, entity_key, body, body_sha256, headers, flagged)
-			VALUES ($1, $2, $3, %s, $5, 'PENDING', nullif($6, ''), nullif($7, ''), $8, sha256($8), $9::text::jsonb,
-				CASE WHEN $10 AND EXISTS (SELECT FROM ` + table + ` b WHERE b.body_sha256 = sha256($8) AND b.partner_name = $2 AND b.partner_event_id <> $3)
+			VALUES ($1::uuid, $2::text, $3::text, %s, $5::boolean, 'PENDING', nullif($6::text, ''), nullif($7::text, ''), $8::bytea, sha256($8::bytea), $9::text::jsonb,
+				CASE WHEN $10::boolean AND EXISTS (SELECT FROM ` + table + ` b WHERE b.body_sha256 = sha256($8::bytea) AND b.partner_name = $2::text AND b.partner_event_id <> $3::text)
 				THEN 'the same body came under another id before' END)
 			ON CONFLICT (partner_name, partner_event_id) DO NOTHING`,
 		// A row that is being processed is not waited for: then the count is one less.
 		again: `UPDATE ` + table + ` i SET duplicate_count = duplicate_count + 1, last_seen_at = now(),
-				flagged = CASE WHEN i.body_sha256 <> sha256($3) THEN 'another body came under the same id later' ELSE i.flagged END
-			FROM (SELECT id FROM ` + table + ` WHERE partner_name = $1 AND partner_event_id = $2 FOR UPDATE SKIP LOCKED) l WHERE i.id = l.id`,
+				flagged = CASE WHEN i.body_sha256 <> sha256($3::bytea) THEN 'another body came under the same id later' ELSE i.flagged END
+			FROM (SELECT id FROM ` + table + ` WHERE partner_name = $1::text AND partner_event_id = $2::text FOR UPDATE SKIP LOCKED) l WHERE i.id = l.id`,
 	}
 }
 

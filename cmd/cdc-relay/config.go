@@ -20,6 +20,7 @@ type Config struct {
 	CircuitBreaker  BreakerConfig       `yaml:"circuit_breaker" envPrefix:"CIRCUIT_BREAKER_"`
 	Checkpoints     CheckpointsConfig   `yaml:"checkpoints" envPrefix:"CHECKPOINTS_"`
 	Alerts          AlertsConfig        `yaml:"alerts" envPrefix:"ALERTS_"`
+	Inbox           InboxConfig         `yaml:"inbox" envPrefix:"INBOX_"`
 	Admin           AdminConfig         `yaml:"admin" envPrefix:"ADMIN_"`
 	Log             LogConfig           `yaml:"log" envPrefix:"LOG_"`
 	ShutdownTimeout time.Duration       `yaml:"shutdown_timeout" env:"SHUTDOWN_TIMEOUT"`
@@ -206,6 +207,7 @@ func defaultConfig() Config {
 		Checkpoints: CheckpointsConfig{
 			Every: time.Minute, Retention: 168 * time.Hour, Hold: HoldConfig{MaxBytes: 10 << 30, MaxAge: 24 * time.Hour},
 		},
+		Inbox:           defaultInbox(),
 		Log:             LogConfig{Level: "info", Format: "json"},
 		ShutdownTimeout: 30 * time.Second,
 	}

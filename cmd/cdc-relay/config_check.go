@@ -18,7 +18,7 @@ import (
 // check finds the first setting that can't work.
 func (c *Config) check(src source) error {
 	for _, check := range []func(source) error{
-		c.checkDatabase, c.checkOutbox, c.checkDestinations, c.checkNumbers, c.checkParking, c.checkAlerts, c.checkAdmin, c.checkLog,
+		c.checkDatabase, c.checkOutbox, c.checkDestinations, c.checkNumbers, c.checkParking, c.checkAlerts, c.checkInbox, c.checkAdmin, c.checkLog,
 	} {
 		if err := check(src); err != nil {
 			return err
@@ -218,3 +218,6 @@ func (c *Config) checkLog(src source) error {
 	}
 	return nil
 }
+
+// relays tells whether the outbox is relayed, or the config is about the inbox alone.
+func (c *Config) relays() bool { return len(c.Destinations) > 0 }

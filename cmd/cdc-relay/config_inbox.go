@@ -94,6 +94,7 @@ type HandlerConfig struct {
 	Function             string        `yaml:"function" env:"FUNCTION"` // schema.function, called with the row
 	URL                  string        `yaml:"url" env:"URL"`           // of the team's own service
 	Secrets              []string      `yaml:"secrets" env:"SECRETS"`
+	SecretsFile          string        `yaml:"secrets_file" env:"SECRETS_FILE"` // one secret a line
 	Timeout              time.Duration `yaml:"timeout" env:"TIMEOUT"`
 	AllowPrivateNetworks bool          `yaml:"allow_private_networks" env:"ALLOW_PRIVATE_NETWORKS"`
 }
@@ -109,8 +110,9 @@ func defaultInbox() InboxConfig {
 	return InboxConfig{
 		Table: "public.webhook_inbox",
 		Processing: ProcessingConfig{
-			Workers: 16, Schedule: []time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute}, Handler: HandlerConfig{Timeout: 10 * time.Second},
-			Defer: DeferConfig{MaxAge: 24 * time.Hour, Every: time.Minute}, Retention: 45 * 24 * time.Hour,
+			Workers: 16, Schedule: []time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute},
+			Handler: HandlerConfig{Timeout: 10 * time.Second, AllowPrivateNetworks: true},
+			Defer:   DeferConfig{MaxAge: 24 * time.Hour, Every: time.Minute}, Retention: 45 * 24 * time.Hour,
 		},
 	}
 }
@@ -121,7 +123,7 @@ func (p *PartnerConfig) applyDefaults() {
 	}
 }
 
-// tables are where the inbox is. The config was checked, so the name parses.
+// inboxTables are where the inbox is. The config was checked, so the name parses.
 func (c *Config) inboxTables() inbox.Tables {
 	name, _ := catalog.ParseName(c.Inbox.Table)
 	return inbox.Tables{Inbox: pgx.Identifier{name.Schema, name.Table}, Schema: c.Database.Schema}

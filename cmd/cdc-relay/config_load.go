@@ -42,14 +42,31 @@ func loadConfig(path string, optional bool) (Config, error) {
 	if err := env.ParseWithOptions(&cfg, env.Options{Prefix: envPrefix}); err != nil {
 		return cfg, mend.With(fmt.Errorf("environment: %w", err), "correct the variable")
 	}
-	for i := range cfg.Destinations {
-		d := &cfg.Destinations[i]
-		d.applyDefaults()
-		if err := readSecrets(d); err != nil {
-			return cfg, src.at(fmt.Sprintf("destinations[%d].secrets_file", i), err.Error())
-		}
+	if err := cfg.complete(src); err != nil {
+		return cfg, err
 	}
 	return cfg, cfg.check(src)
+}
+
+// complete fills in defaults of what is in lists, and reads the files of secrets.
+func (c *Config) complete(src source) error {
+	files := []secretsFile{{"inbox.processing.handler", c.Inbox.Processing.Handler.SecretsFile, &c.Inbox.Processing.Handler.Secrets}}
+	for i := range c.Destinations {
+		d := &c.Destinations[i]
+		d.applyDefaults()
+		files = append(files, secretsFile{fmt.Sprintf("destinations[%d]", i), d.SecretsFile, &d.Secrets})
+	}
+	for i := range c.Inbox.Partners {
+		p := &c.Inbox.Partners[i]
+		p.applyDefaults()
+		files = append(files, secretsFile{fmt.Sprintf("inbox.partners[%d]", i), p.SecretsFile, &p.Secrets})
+	}
+	for _, f := range files {
+		if err := f.read(); err != nil {
+			return src.at(f.key+".secrets_file", err.Error())
+		}
+	}
+	return nil
 }
 
 func parseYAML(path string, text []byte, cfg *Config) (*ast.File, error) {
@@ -114,18 +131,24 @@ func (e *expander) Visit(node ast.Node) ast.Visitor {
 	return e
 }
 
-// readSecrets adds the secrets of secrets_file, one a line.
-func readSecrets(d *DestinationConfig) error {
-	if d.SecretsFile == "" {
+// secretsFile is a file of secrets, one a line, that stands beside a list of them.
+type secretsFile struct {
+	key     string // of what has the secrets
+	path    string
+	secrets *[]string
+}
+
+func (f secretsFile) read() error {
+	if f.path == "" {
 		return nil
 	}
-	text, err := os.ReadFile(d.SecretsFile)
+	text, err := os.ReadFile(f.path)
 	if err != nil {
 		return err
 	}
 	for line := range strings.Lines(string(text)) {
 		if secret := strings.TrimSpace(line); secret != "" {
-			d.Secrets = append(d.Secrets, secret)
+			*f.secrets = append(*f.secrets, secret)
 		}
 	}
 	return nil

@@ -33,19 +33,20 @@ func (c *Config) connect(ctx context.Context) (*pgx.Conn, error) {
 
 // pool opens the ordinary connections of a command.
 func (c *Config) pool(ctx context.Context) (*pgxpool.Pool, error) {
-	return c.watchedPool(ctx, func(*pgconn.PgError) {})
+	return c.watchedPool(ctx, 5, func(*pgconn.PgError) {})
 }
 
-// watchedPool opens the ordinary connections of a running relay: one settles, the
-// others, one of them held by a replay under way, serve everything else. What the server answers to any of them as an error
-// is shown to watch, which must not block.
-func (c *Config) watchedPool(ctx context.Context, watch func(*pgconn.PgError)) (*pgxpool.Pool, error) {
+// watchedPool opens ordinary connections, at most so many unless the URL allows more.
+// Of a relay's five one settles and the others, one of them held by a replay under
+// way, serve everything else. What the server answers to any of them as an error is
+// shown to watch, which must not block.
+func (c *Config) watchedPool(ctx context.Context, connections int32, watch func(*pgconn.PgError)) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(c.Database.URL)
 	if err != nil {
 		return nil, fmt.Errorf("database.url is not a Postgres connection string")
 	}
 	name(&config.ConnConfig.Config)
-	config.MaxConns = max(config.MaxConns, 5)
+	config.MaxConns = max(config.MaxConns, connections)
 	closes := config.ConnConfig.OnPgError
 	config.ConnConfig.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
 		watch(err)

@@ -6,6 +6,21 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/telemetry"
 )
 
+// readiness tells whether all that the process runs does its work.
+func (s *service) readiness() admin.Readiness {
+	ready := admin.Readiness{Ready: true, State: "receiving"}
+	if s.relay != nil {
+		ready = s.relay.readiness()
+	}
+	if s.inbox == nil {
+		return ready
+	}
+	if err := s.inbox.reachable(); err != nil && ready.Ready {
+		ready.Ready, ready.Reason = false, "the inbox can't store: "+err.Error()
+	}
+	return ready
+}
+
 // readiness tells whether the relay does its work: it streams, or stands by to.
 func (r *relay) readiness() admin.Readiness {
 	s := r.stream.Status()

@@ -4,10 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/cdc-relay/cdc-relay/inbox"
 	"github.com/cdc-relay/cdc-relay/internal/provision"
 )
 
@@ -18,7 +21,11 @@ func newInitCommand(g *globals) *cobra.Command {
 		Use:   "init",
 		Short: "Create what is missing in Postgres: tables, publication, slot",
 		Long: `Create what is missing in Postgres: the relay's tables (by versioned migrations),
-the outbox table, the publication and the replication slot. Safe to run again.
+the outbox table, the inbox table, the publication and the replication slot. Safe to
+run again.
+
+Where the config has an inbox and no destinations, only the inbox is created: a slot
+that nobody reads from would keep all WAL.
 
 With --print-sql nothing is changed and no connection is made: the statements
 are printed for a DBA.`,
@@ -28,7 +35,7 @@ are printed for a DBA.`,
 				return err
 			}
 			if printSQL {
-				statements, err := provision.SQL(cfg.provisioning(), serverVersion)
+				statements, err := initSQL(cfg, serverVersion)
 				if err != nil {
 					return err
 				}
@@ -50,13 +57,51 @@ are printed for a DBA.`,
 	return command
 }
 
+// inboxAlone tells whether the config is about the inbox and no relay.
+func (c *Config) inboxAlone() bool { return !c.relays() && c.Inbox.Listen != "" }
+
+// initSQL is what initialize does, for a DBA.
+func initSQL(cfg Config, serverVersion int) (statements string, err error) {
+	if !cfg.inboxAlone() {
+		if statements, err = provision.SQL(cfg.provisioning(), serverVersion); err != nil {
+			return "", err
+		}
+	}
+	inboxStatements, err := cfg.inboxTables().SQL()
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(statements+"\n"+inboxStatements) + "\n", nil
+}
+
 func initialize(ctx context.Context, cfg Config) ([]provision.Step, error) {
-	var steps []provision.Step
 	pool, err := cfg.pool(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer pool.Close()
+	var steps []provision.Step
+	if !cfg.inboxAlone() {
+		if steps, err = initializeRelay(ctx, cfg, pool); err != nil {
+			return steps, err
+		}
+	}
+	tables := cfg.inboxTables()
+	complete, err := inbox.Complete(ctx, pool, tables)
+	if err != nil {
+		return steps, provision.ExplainConnect(err)
+	}
+	done := "exists"
+	if !complete {
+		done = "created"
+		if err := inbox.Migrate(ctx, pool, tables); err != nil {
+			return steps, err
+		}
+	}
+	return append(steps, provision.Step{Object: "inbox " + cfg.Inbox.Table, Done: done}), nil
+}
+
+func initializeRelay(ctx context.Context, cfg Config, pool *pgxpool.Pool) (steps []provision.Step, err error) {
 	err = cfg.withConnection(ctx, func(conn *pgx.Conn) error {
 		if err := provision.CheckServer(ctx, conn); err != nil {
 			return err

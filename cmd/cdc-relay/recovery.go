@@ -250,7 +250,7 @@ func (r *relay) rereadFrom(config *pgconn.Config) func(context.Context, string, 
 
 // released tells people that a checkpoint's WAL is held no more.
 func (r *relay) released(c saved.Checkpoint, reason string) {
-	r.alerts.Dead(alert.Notice{What: "held checkpoint(s) let go", Subject: "slot " + r.cfg.Slot.Name, EventID: "checkpoint " + c.Name, Reason: reason})
+	r.alerts.Tell(alert.Notice{Kind: alert.Released, Subject: r.cfg.Slot.Name, EventID: "checkpoint " + c.Name, Reason: reason})
 }
 
 // watchBacklog forgets the backlog once the slot has confirmed past it.

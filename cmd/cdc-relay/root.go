@@ -34,7 +34,7 @@ func newRootCommand() *cobra.Command {
 	g := &globals{}
 	root := &cobra.Command{
 		Use:           "cdc-relay",
-		Short:         "Deliver a Postgres outbox over HTTP, straight from the write-ahead log",
+		Short:         "Deliver a Postgres outbox over HTTP, straight from the write-ahead log, and take in webhooks",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(command *cobra.Command, _ []string) error {
@@ -50,7 +50,7 @@ func newRootCommand() *cobra.Command {
 	root.PersistentFlags().StringVar(&g.output, "output", "text", "text or json")
 	root.AddCommand(
 		newRunCommand(g), newInitCommand(g), newDoctorCommand(g), newStatusCommand(g),
-		newCheckpointCommand(g), newReplayCommand(g), newDLQCommand(g), newDestinationCommand(g), newDemoCommand(g), newVersionCommand(g), newConfigTopic(),
+		newCheckpointCommand(g), newReplayCommand(g), newDLQCommand(g), newInboxCommand(g), newDestinationCommand(g), newDemoCommand(g), newVersionCommand(g), newConfigTopic(),
 	)
 	markUsageErrors(root)
 	return root

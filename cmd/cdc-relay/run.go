@@ -20,26 +20,29 @@ import (
 func newRunCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:   "run",
-		Short: "Stream the outbox to its destinations until stopped",
-		Long: `Stream the outbox to its destinations until SIGTERM or SIGINT.
+		Short: "Stream the outbox to its destinations, and take in webhooks, until stopped",
+		Long: `Stream the outbox to its destinations, and take in webhooks, until SIGTERM or
+SIGINT: the relay runs where the config has destinations, the inbox where it has
+inbox.listen.
 
-What is missing in Postgres (tables, publication, slot) is created first, as by
-"cdc-relay init". On a signal the relay reads no more, lets what is in flight
-finish within shutdown_timeout, settles and confirms it, and exits with 0.
+What is missing in Postgres for them (tables, publication, slot) is created first,
+as by "cdc-relay init". On a signal the relay reads no more, lets what is in flight
+finish within shutdown_timeout, settles and confirms it; the inbox takes nothing
+more, and finishes what it is processing. Then the process exits with 0.
 
-SIGHUP reads the configuration again and puts its destinations and retries in
-force, secrets among them, without a pause. One that has a mistake is refused,
+SIGHUP reads the configuration again and puts its destinations and retries, and the
+inbox's partners, in force, secrets among them, without a pause. One that has a mistake is refused,
 loudly, and the old one stays.`,
 		RunE: func(command *cobra.Command, _ []string) error {
 			cfg, err := g.load()
 			if err != nil {
 				return err
 			}
-			if len(cfg.Destinations) == 0 {
-				return mend.With(fmt.Errorf("there is nothing to run: the config has no destinations"), "add one under destinations")
+			if !cfg.relays() && cfg.Inbox.Listen == "" {
+				return mend.With(fmt.Errorf("there is nothing to run: the config has no destinations and no inbox"), "add one under destinations, or set inbox.listen")
 			}
 			log := newLogger(cfg.Log, command.ErrOrStderr())
-			log.Info().Str("version", programVersion()).Int("destinations", len(cfg.Destinations)).Msg("starting")
+			log.Info().Str("version", programVersion()).Int("destinations", len(cfg.Destinations)).Int("partners", len(cfg.Inbox.Partners)).Msg("starting")
 			reloads, stop := g.watchReloads(command.Context(), log)
 			defer stop()
 			err = serve(command.Context(), cfg, reloads, log)

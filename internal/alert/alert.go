@@ -1,8 +1,8 @@
-// Package alert tells people of dead letters: a POST to each target, grouped by
-// destination, at most one a minute for each.
+// Package alert tells people of dead letters and the like: a POST to each target,
+// grouped by destination, at most one a minute for each.
 //
-// Dead never blocks; Run is one goroutine, and an alert that fails is tried again
-// with backoff while further dead letters are only counted.
+// Tell never blocks; Run is one goroutine, and an alert that fails is tried again
+// with backoff while further notices are only counted.
 package alert
 
 import (
@@ -29,10 +29,10 @@ type Target struct {
 	Transport  http.RoundTripper
 }
 
-// Notice is one dead letter, or something else that a person has to know of.
+// Notice is one dead letter, or something else of its Kind.
 type Notice struct {
-	What      string // in the plural; "" for dead letters
-	Subject   string // the destination, or the partner of an inbound event
+	Kind      Kind
+	Subject   string // the destination, the partner of an inbound event, the slot
 	EventID   string
 	EventType string
 	Reason    string
@@ -50,11 +50,7 @@ type Group struct {
 
 // Summary is the group in one sentence.
 func (g Group) Summary() string {
-	what := g.Last.What
-	if what == "" {
-		what = "dead letter(s)"
-	}
-	return fmt.Sprintf("cdc-relay: %d %s at %s, the last for %s: %s", g.Count, what, g.Subject, g.Last.EventID, g.Last.Reason)
+	return fmt.Sprintf("cdc-relay: %d %s at %s, the last for %s: %s", g.Count, g.Last.Kind.words().noun, g.Subject, g.Last.EventID, g.Last.Reason)
 }
 
 // Options are what a Notifier is made of.
@@ -72,15 +68,21 @@ type Notifier struct {
 	wake    chan struct{}
 
 	mu      sync.Mutex
-	waiting map[string]*Group
-	sent    map[string]time.Time // by subject: when its last alert went out
+	waiting map[topic]*Group
+	sent    map[topic]time.Time // when its last alert went out
+}
+
+// topic is what notices are grouped by.
+type topic struct {
+	kind    Kind
+	subject string
 }
 
 // New returns a Notifier.
 func New(o Options) *Notifier {
 	return &Notifier{
 		options: o, client: newClient, wake: make(chan struct{}, 1),
-		waiting: make(map[string]*Group), sent: make(map[string]time.Time),
+		waiting: make(map[topic]*Group), sent: make(map[topic]time.Time),
 	}
 }
 
@@ -101,13 +103,14 @@ func retryUnlessAccepted(ctx context.Context, r *http.Response, err error) (bool
 	return err != nil || r.StatusCode > 299, nil
 }
 
-// Dead takes note of a dead letter.
-func (n *Notifier) Dead(notice Notice) {
+// Tell takes note of something that people have to know of.
+func (n *Notifier) Tell(notice Notice) {
+	about := topic{notice.Kind, notice.Subject}
 	n.mu.Lock()
-	group := n.waiting[notice.Subject]
+	group := n.waiting[about]
 	if group == nil {
 		group = &Group{Subject: notice.Subject, Since: n.options.Now()}
-		n.waiting[notice.Subject] = group
+		n.waiting[about] = group
 	}
 	group.Count++
 	group.Last = notice
@@ -141,12 +144,12 @@ func (n *Notifier) due() []Group {
 	defer n.mu.Unlock()
 	var groups []Group
 	now := n.options.Now()
-	for subject, group := range n.waiting {
-		if last, told := n.sent[subject]; told && now.Sub(last) < n.options.Every {
+	for about, group := range n.waiting {
+		if last, told := n.sent[about]; told && now.Sub(last) < n.options.Every {
 			continue
 		}
-		n.sent[subject] = now
-		delete(n.waiting, subject)
+		n.sent[about] = now
+		delete(n.waiting, about)
 		groups = append(groups, *group)
 	}
 	return groups
@@ -157,7 +160,7 @@ func (n *Notifier) send(ctx context.Context, group Group) {
 	for _, target := range n.options.Targets {
 		sending.Go(func() error {
 			if err := n.post(ctx, target, group); err != nil && ctx.Err() == nil {
-				n.options.Log.Error().Err(err).Str("destination", group.Subject).Int("dead_letters", group.Count).Msg("alert was not accepted")
+				n.options.Log.Error().Err(err).Str(group.Last.Kind.words().subject, group.Subject).Int("count", group.Count).Msg("alert was not accepted")
 			}
 			return nil
 		})

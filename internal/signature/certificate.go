@@ -45,11 +45,10 @@ func (c *certificates) key(address string) (*rsa.PublicKey, error) {
 	if err != nil || u.Scheme != "https" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Port() != "" || !c.allowed(u) {
 		return nil, errors.New("the certificate's address is not one of the provider")
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if key := c.known[address]; key != nil {
+	if key := c.cached(address); key != nil {
 		return key, nil
 	}
+	// Without the lock: one that can't be had must not keep the others waiting.
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	text, err := c.fetch(ctx, address)
@@ -68,10 +67,18 @@ func (c *certificates) key(address string) (*rsa.PublicKey, error) {
 	if !ok {
 		return nil, errors.New("the certificate's key is not RSA")
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if len(c.known) < mostCertificates {
 		c.known[address] = key
 	}
 	return key, nil
+}
+
+func (c *certificates) cached(address string) *rsa.PublicKey {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.known[address]
 }
 
 // ErrUnavailable says that a message could not be verified at present, through no
@@ -115,8 +122,8 @@ func NewSNS(o SNSOptions) (Verifier, error) {
 
 // Verify implements Verifier.
 func (s *sns) Verify(r Received) error {
-	if !gjson.ValidBytes(r.Body) {
-		return errors.New("the body is not JSON")
+	if err := unambiguous(r.Body); err != nil {
+		return err
 	}
 	message := gjson.ParseBytes(r.Body)
 	if !slices.Contains(s.o.Topics, message.Get("TopicArn").String()) {
@@ -204,7 +211,7 @@ func (p *paypal) Verify(r Received) error {
 		}
 		values[i] = value
 	}
-	if algorithm := r.Header.Get("Paypal-Auth-Algo"); !strings.EqualFold(algorithm, "SHA256withRSA") {
+	if algorithm, err := one(r.Header, "Paypal-Auth-Algo"); err != nil || !strings.EqualFold(algorithm, "SHA256withRSA") {
 		return errors.New("the algorithm is not SHA256withRSA")
 	}
 	key, err := p.certificates.key(values[3])

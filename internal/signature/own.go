@@ -123,8 +123,8 @@ func NewAdyen(secrets []string) (Verifier, error) {
 
 // Verify implements Verifier: every item must be signed.
 func (a *adyen) Verify(r Received) error {
-	if !gjson.ValidBytes(r.Body) {
-		return errors.New("the body is not JSON")
+	if err := unambiguous(r.Body); err != nil {
+		return err
 	}
 	items := gjson.GetBytes(r.Body, "notificationItems").Array()
 	if len(items) == 0 {
@@ -184,4 +184,33 @@ func (b *bearer) Verify(r Received) error {
 		return errors.New("the authorization is no bearer token")
 	}
 	return b.token.token(strings.TrimSpace(token))
+}
+
+// unambiguous refuses a body that is no JSON or has a key twice in one object. Where
+// fields are signed, and not the bytes, the second would be taken for the signed one by
+// whoever reads the last.
+func unambiguous(body []byte) error {
+	if !gjson.ValidBytes(body) {
+		return errors.New("the body is not JSON")
+	}
+	return uniqueKeys(gjson.ParseBytes(body))
+}
+
+func uniqueKeys(value gjson.Result) (err error) {
+	seen := make(map[string]bool)
+	value.ForEach(func(key, item gjson.Result) bool {
+		if value.IsObject() {
+			name := key.String()
+			if seen[name] {
+				err = errors.New("the body has a key twice")
+				return false
+			}
+			seen[name] = true
+		}
+		if item.IsObject() || item.IsArray() {
+			err = uniqueKeys(item)
+		}
+		return err == nil
+	})
+	return err
 }

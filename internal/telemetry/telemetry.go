@@ -1,4 +1,4 @@
-// Package telemetry holds the relay's metrics.
+// Package telemetry holds the metrics of the relay and of the inbox.
 // https://prometheus.io/docs/practices/naming/
 package telemetry
 
@@ -9,7 +9,14 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/outbox"
 )
 
-// Readings are what is read at each scrape.
+// NewRegistry returns a registry that knows of the process itself.
+func NewRegistry() *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return registry
+}
+
+// Readings are what is read of the relay at each scrape.
 type Readings struct {
 	InFlightEvents func() float64
 	InFlightBytes  func() float64
@@ -19,18 +26,16 @@ type Readings struct {
 	ForgottenRows  func() float64
 }
 
-// Metrics counts what the relay does. It is safe for concurrent use.
-type Metrics struct {
-	Registry *prometheus.Registry
+// Relay counts what the relay does. It is safe for concurrent use.
+type Relay struct {
 	outcomes *prometheus.CounterVec
 	attempts *prometheus.CounterVec
 	latency  *prometheus.HistogramVec
 }
 
-// New registers the metrics with a registry of their own.
-func New(r Readings) *Metrics {
-	m := &Metrics{
-		Registry: prometheus.NewRegistry(),
+// NewRelay registers the relay's metrics.
+func NewRelay(registry prometheus.Registerer, r Readings) *Relay {
+	m := &Relay{
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cdc_relay_outcomes_total", Help: "Settled deliveries by destination and by how they ended.",
 		}, []string{"destination", "outcome"}),
@@ -42,11 +47,8 @@ func New(r Readings) *Metrics {
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900},
 		}, []string{"destination"}),
 	}
-	gauge := func(name, help string, read func() float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
-	}
-	m.Registry.MustRegister(
-		m.outcomes, m.attempts, m.latency, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	registry.MustRegister(
+		m.outcomes, m.attempts, m.latency,
 		gauge("cdc_relay_in_flight_events", "Events handed on and not settled.", r.InFlightEvents),
 		gauge("cdc_relay_in_flight_bytes", "Bytes of the events in flight.", r.InFlightBytes),
 		gauge("cdc_relay_lag_bytes", "WAL from the confirmed position to the server's, as last told.", r.LagBytes),
@@ -57,8 +59,12 @@ func New(r Readings) *Metrics {
 	return m
 }
 
+func gauge(name, help string, read func() float64) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
+}
+
 // Settled counts a settle batch.
-func (m *Metrics) Settled(batch []outbox.Outcome) {
+func (m *Relay) Settled(batch []outbox.Outcome) {
 	for _, o := range batch {
 		m.outcomes.WithLabelValues(o.Destination, o.Fate.String()).Inc()
 		m.attempts.WithLabelValues(o.Destination).Add(float64(len(o.Attempts)))

@@ -175,6 +175,20 @@ func One[T any](t testing.TB, d *Database, sql string, args ...any) T {
 	return v
 }
 
+// Row scans the one row that a query gives into the fields of a struct, in their order.
+func Row[T any](t testing.TB, d *Database, sql string, args ...any) T {
+	t.Helper()
+	rows, err := d.Conn.Query(t.Context(), sql, args...)
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	v, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[T])
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
 // Connect opens a further connection, closed when the test ends.
 func (d *Database) Connect(t testing.TB) *pgx.Conn {
 	t.Helper()

@@ -33,6 +33,7 @@ var arrows = map[string][]string{
 	"internal/replay":      {"internal/outbox", "internal/catalog", "internal/outboxrow", "checkpoint/saved"},
 	"internal/retention":   {"internal/catalog"},
 	"internal/admin":       {},
+	"inbox":                {"internal/signature", "sql"},
 	"internal/telemetry":   {"internal/outbox"},
 	"internal/throwaway":   {"internal/mend"},
 	"internal/demo":        {},

@@ -140,7 +140,7 @@ func (b *bundle) run(t *testing.T) {
 			dispatch.Settled(batch)
 			for _, o := range batch {
 				if o.Fate == outbox.Dead {
-					notifier.Dead(alert.Notice{Subject: o.Destination, EventID: o.Event.ID})
+					notifier.Tell(alert.Notice{Subject: o.Destination, EventID: o.Event.ID})
 				}
 			}
 			b.mu.Lock()
