@@ -42,6 +42,9 @@ type Tables struct {
 	Schema string         // of the product's own tables, as cdc_relay
 }
 
+// States is the table of the entities' states.
+func (t Tables) States() pgx.Identifier { return pgx.Identifier{t.Schema, "entity_states"} }
+
 // SQL gives the statements that create what is missing of the tables.
 func (t Tables) SQL() (string, error) {
 	index := strings.Map(func(r rune) rune {
@@ -58,7 +61,7 @@ func (t Tables) probe() string {
 	return `SELECT i.id, i.partner_name, i.partner_event_id, i.payload, i.signature_verified, i.status, i.received_at, i.processed_at, i.seq, i.event_type,
 			i.entity_key, i.body, i.body_sha256, i.headers, i.outcome, i.attempts, i.next_attempt_at, i.claimed_until, i.deferred_since, i.defer_count,
 			i.replay_count, i.last_error, i.history, i.duplicate_count, i.last_seen_at, i.flagged, s.machine, s.entity_key, s.state, s.updated_at
-		FROM ` + t.Inbox.Sanitize() + ` i, ` + pgx.Identifier{t.Schema, "entity_states"}.Sanitize() + ` s LIMIT 0`
+		FROM ` + t.Inbox.Sanitize() + ` i, ` + t.States().Sanitize() + ` s LIMIT 0`
 }
 
 // Complete tells whether all of the tables is there, for the role to read.

@@ -72,7 +72,7 @@ func NewProcessor(o ProcessorOptions) (*Processor, error) {
 		o.Attempted = func(Event, string) {}
 	}
 	p := &Processor{
-		o: o, table: o.Tables.Inbox.Sanitize(), states: pgx.Identifier{o.Tables.Schema, "entity_states"}.Sanitize(),
+		o: o, table: o.Tables.Inbox.Sanitize(), states: o.Tables.States().Sanitize(),
 		wake: make(chan struct{}, 1), health: newHealth(o.Now),
 	}
 	for _, m := range o.Machines {

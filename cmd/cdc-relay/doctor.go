@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cdc-relay/cdc-relay/checkpoint/saved"
+	"github.com/cdc-relay/cdc-relay/inbox"
+	"github.com/cdc-relay/cdc-relay/internal/catalog"
 	"github.com/cdc-relay/cdc-relay/internal/provision"
 )
 
@@ -23,17 +25,7 @@ func newDoctorCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			replication, err := cfg.replication()
-			if err != nil {
-				return err
-			}
-			findings := []provision.Finding{{Check: "config", OK: true, Detail: fmt.Sprintf("%d destinations", len(cfg.Destinations))}}
-			err = cfg.withConnection(command.Context(), func(conn *pgx.Conn) error {
-				findings = append(findings, provision.Doctor(command.Context(), conn, replication, cfg.provisioning())...)
-				findings = append(findings, checkForgotten(command.Context(), cfg))
-				findings = append(findings, checkHeld(command.Context(), conn, cfg)...)
-				return nil
-			})
+			findings, err := examine(command.Context(), cfg)
 			if err != nil {
 				return err
 			}
@@ -50,6 +42,77 @@ func newDoctorCommand(g *globals) *cobra.Command {
 			return nil
 		},
 	}
+}
+
+// examine makes the checks of what the config has.
+func examine(ctx context.Context, cfg Config) ([]provision.Finding, error) {
+	replication, err := cfg.replication()
+	if err != nil {
+		return nil, err
+	}
+	findings := []provision.Finding{{
+		Check: "config", OK: true, Detail: fmt.Sprintf("%d destinations, %d partners", len(cfg.Destinations), len(cfg.Inbox.Partners)),
+	}}
+	err = cfg.withConnection(ctx, func(conn *pgx.Conn) error {
+		if !cfg.inboxAlone() {
+			findings = append(findings, provision.Doctor(ctx, conn, replication, cfg.provisioning())...)
+			findings = append(findings, checkForgotten(ctx, cfg))
+			findings = append(findings, checkHeld(ctx, conn, cfg)...)
+		}
+		if cfg.Inbox.Listen != "" {
+			findings = append(findings, examineInbox(ctx, conn, cfg)...)
+		}
+		return nil
+	})
+	return findings, err
+}
+
+// examineInbox checks the inbox's tables, what the role may do to them, and whether the
+// SQL handler is there.
+func examineInbox(ctx context.Context, conn *pgx.Conn, cfg Config) []provision.Finding {
+	tables := cfg.inboxTables()
+	f := provision.Finding{Check: "inbox table", Detail: cfg.Inbox.Table}
+	switch complete, err := inbox.Complete(ctx, conn, tables); {
+	case err != nil:
+		f.Detail, f.Try = err.Error(), fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO the_role, and on %s", tables.Inbox.Sanitize(), tables.States().Sanitize())
+		return []provision.Finding{f}
+	case !complete:
+		f.Detail, f.Try = cfg.Inbox.Table+" is not there, or lacks columns", "cdc-relay init"
+		return []provision.Finding{f}
+	}
+	f.OK = true
+	findings := []provision.Finding{f}
+	for _, table := range []pgx.Identifier{tables.Inbox, tables.States()} {
+		var allowed bool
+		err := conn.QueryRow(ctx, `SELECT bool_and(has_table_privilege($1, p)) FROM unnest('{SELECT, INSERT, UPDATE, DELETE}'::text[]) p`, table.Sanitize()).Scan(&allowed)
+		if err == nil && allowed {
+			continue
+		}
+		f := provision.Finding{Check: "inbox privileges", Detail: "the role may not write " + table.Sanitize(), Try: fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO the_role", table.Sanitize())}
+		if err != nil {
+			f.Detail = err.Error()
+		}
+		findings = append(findings, f)
+	}
+	if name := cfg.Inbox.Processing.Handler.Function; name != "" {
+		findings = append(findings, examineHandler(ctx, conn, name, tables))
+	}
+	return findings
+}
+
+func examineHandler(ctx context.Context, conn *pgx.Conn, function string, tables inbox.Tables) provision.Finding {
+	f := provision.Finding{Check: "inbox handler", OK: true, Detail: function}
+	name, err := catalog.ParseName(function)
+	var found bool
+	if err == nil {
+		signature := pgx.Identifier{name.Schema, name.Table}.Sanitize() + "(" + tables.Inbox.Sanitize() + ")"
+		err = conn.QueryRow(ctx, `SELECT to_regprocedure($1) IS NOT NULL AND has_function_privilege(to_regprocedure($1), 'EXECUTE')`, signature).Scan(&found)
+	}
+	if err != nil || !found {
+		f.OK, f.Detail = false, function+" is no function that takes a row of the inbox, or the role may not execute it"
+		f.Try = fmt.Sprintf("CREATE FUNCTION %s(event %s) RETURNS text …", function, tables.Inbox.Sanitize())
+	}
+	return f
 }
 
 func printFindings(w io.Writer, findings []provision.Finding) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cdc-relay/cdc-relay/checkpoint/saved"
+	"github.com/cdc-relay/cdc-relay/inbox"
 	"github.com/cdc-relay/cdc-relay/internal/provision"
 )
 
@@ -24,6 +26,9 @@ func newStatusCommand(g *globals) *cobra.Command {
 			ctx := command.Context()
 			var status relayStatus
 			err = cfg.withConnection(ctx, func(conn *pgx.Conn) (err error) {
+				if status.Inbox, err = inboxStatus(ctx, conn, cfg); err != nil || cfg.inboxAlone() {
+					return err
+				}
 				if status.Status, err = provision.ReadStatus(ctx, conn, cfg.provisioning()); err != nil {
 					return err
 				}
@@ -36,7 +41,12 @@ func newStatusCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return g.print(status, func(w io.Writer) { printStatus(w, status) })
+			return g.print(status, func(w io.Writer) {
+				if !cfg.inboxAlone() {
+					printStatus(w, status)
+				}
+				printInboxStatus(w, cfg.Inbox.Table, status.Inbox)
+			})
 		},
 	}
 }
@@ -44,7 +54,38 @@ func newStatusCommand(g *globals) *cobra.Command {
 // relayStatus is what `status` prints.
 type relayStatus struct {
 	provision.Status
-	Held []saved.Checkpoint `json:"held_checkpoints,omitempty"`
+	Held  []saved.Checkpoint   `json:"held_checkpoints,omitempty"`
+	Inbox map[inbox.Status]int `json:"inbox,omitempty"` // rows that are not done with
+}
+
+// inboxStatus counts the open rows of a configured inbox.
+func inboxStatus(ctx context.Context, conn *pgx.Conn, cfg Config) (map[inbox.Status]int, error) {
+	if cfg.Inbox.Listen == "" {
+		return nil, nil
+	}
+	complete, err := inbox.Complete(ctx, conn, cfg.inboxTables())
+	if err != nil || !complete {
+		return nil, err
+	}
+	open := []inbox.Status{inbox.Pending, inbox.Deferred, inbox.Quarantined}
+	tallies, err := inbox.NewManager(conn, cfg.inboxTables()).Tallies(ctx, inbox.Filter{Statuses: open})
+	if err != nil {
+		return nil, err
+	}
+	counts := make(map[inbox.Status]int)
+	for _, status := range open {
+		counts[status] = 0
+	}
+	for _, t := range tallies {
+		counts[t.Status] += t.Count
+	}
+	return counts, nil
+}
+
+func printInboxStatus(w io.Writer, table string, counts map[inbox.Status]int) {
+	if counts != nil {
+		fmt.Fprintf(w, "inbox        %s: %d pending, %d deferred, %d quarantined\n", table, counts[inbox.Pending], counts[inbox.Deferred], counts[inbox.Quarantined])
+	}
 }
 
 func printStatus(w io.Writer, s relayStatus) {

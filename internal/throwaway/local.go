@@ -204,6 +204,12 @@ func (s *Server) Kill() error {
 	for _, child := range children {
 		_ = syscall.Kill(child, syscall.SIGKILL) // it may be gone already
 	}
+	// Until it is gone, a new one takes it for a server that runs.
+	for deadline := time.Now().Add(10 * time.Second); syscall.Kill(pid, 0) == nil; time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the killed server, process %d, does not go away", pid)
+		}
+	}
 	return nil
 }
 

@@ -34,6 +34,7 @@ var arrows = map[string][]string{
 	"internal/retention":   {"internal/catalog"},
 	"internal/admin":       {},
 	"inbox":                {"internal/signature", "sql"},
+	"inbox/example":        {"inbox"},
 	"internal/telemetry":   {"internal/outbox"},
 	"internal/throwaway":   {"internal/mend"},
 	"internal/demo":        {},
