@@ -17,7 +17,7 @@ import (
 func main() {
 	events := flag.Int("events", 100_000, "events of a backlog")
 	program := flag.String("program", "", "the program to measure; built from this tree when empty")
-	only := flag.String("only", "", "one part: polling, neighbour or replay")
+	only := flag.String("only", "", "one part: polling, neighbour, replay or inbox")
 	flag.Parse()
 	if err := run(context.Background(), *program, *events, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -55,7 +55,7 @@ func run(ctx context.Context, program string, events int, only string) error {
 	parts := []struct {
 		name    string
 		measure func(context.Context) error
-	}{{"polling", b.againstPolling}, {"neighbour", b.deadNeighbour}, {"replay", b.besideReplay}}
+	}{{"polling", b.againstPolling}, {"neighbour", b.deadNeighbour}, {"replay", b.besideReplay}, {"inbox", b.slowHandlers}}
 	for _, part := range parts {
 		if only != "" && only != part.name {
 			continue

@@ -25,9 +25,21 @@ type subject struct {
 	log   *os.File
 }
 
-// start makes a database, writes the config and starts the relay. rest is the
-// config below the database.
+// start makes a database and starts a relay that streams it. rest is the config
+// below the database.
 func (b *bench) start(ctx context.Context, name, rest string) (*subject, error) {
+	s, err := b.database(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.launch(rest); err != nil {
+		return nil, err
+	}
+	return s, s.awaitSlot(ctx)
+}
+
+// database makes a subject's database.
+func (b *bench) database(ctx context.Context, name string) (*subject, error) {
 	admin, err := pgx.Connect(ctx, b.server.URL)
 	if err != nil {
 		return nil, err
@@ -37,23 +49,23 @@ func (b *bench) start(ctx context.Context, name, rest string) (*subject, error) 
 		return nil, err
 	}
 	s := &subject{bench: b, name: name, url: strings.Replace(b.server.URL, "/postgres?", "/"+name+"?", 1)}
-	if s.conn, err = pgx.Connect(ctx, s.url); err != nil {
-		return nil, err
-	}
-	config := filepath.Join(b.dir, name+".yaml")
-	text := fmt.Sprintf("database: { url: %q }\nslot: { name: %s, publication: %s }\nlog: { level: warn }\n%s", s.url, name, name, rest)
+	s.conn, err = pgx.Connect(ctx, s.url)
+	return s, err
+}
+
+// launch writes the config and starts the program.
+func (s *subject) launch(rest string) (err error) {
+	config := filepath.Join(s.bench.dir, s.name+".yaml")
+	text := fmt.Sprintf("database: { url: %q }\nslot: { name: %[2]s, publication: %[2]s }\nlog: { level: warn }\n%[3]s", s.url, s.name, rest)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		return nil, err
+		return err
 	}
-	if s.log, err = os.Create(filepath.Join(b.dir, name+".log")); err != nil {
-		return nil, err
+	if s.log, err = os.Create(filepath.Join(s.bench.dir, s.name+".log")); err != nil {
+		return err
 	}
-	s.cmd = exec.Command(b.program, "--config", config, "run")
+	s.cmd = exec.Command(s.bench.program, "--config", config, "run")
 	s.cmd.Stderr = s.log
-	if err := s.cmd.Start(); err != nil {
-		return nil, err
-	}
-	return s, s.awaitSlot(ctx)
+	return s.cmd.Start()
 }
 
 func (s *subject) awaitSlot(ctx context.Context) error {
@@ -77,14 +89,14 @@ func (s *subject) replaceBy(ctx context.Context, p *poller, destination string) 
 	return errors.Join(err, indexed)
 }
 
-// stop ends the relay and drops its slot.
+// stop ends the program and drops its slot, if it has one.
 func (s *subject) stop(ctx context.Context) error {
 	var err error
 	if s.cmd != nil {
 		s.cmd.Process.Signal(syscall.SIGTERM)
 		err = s.cmd.Wait()
 	}
-	_, dropped := s.conn.Exec(ctx, `SELECT pg_drop_replication_slot($1)`, s.name)
+	_, dropped := s.conn.Exec(ctx, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1`, s.name)
 	s.log.Close()
 	return errors.Join(err, dropped, s.conn.Close(ctx))
 }
