@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/cdc-relay/cdc-relay/inbox"
 )
 
 // newConfigTopic is `cdc-relay help config`: every key with its default and its
@@ -16,6 +18,7 @@ func newConfigTopic() *cobra.Command {
 	b.WriteString("Configuration is one YAML file (--config, default cdc-relay.yaml). ${NAME} in a value\n" +
 		"stands for an environment variable. Every key, its default, and the variable that overrides it:\n\n")
 	describeKeys(&b, reflect.ValueOf(defaultConfig()), "", envPrefix)
+	fmt.Fprintf(&b, "\nPresets of inbox.partners: %s.\n", strings.Join(inbox.Presets(), ", "))
 	return &cobra.Command{Use: "config", Short: "The keys of the configuration file", Long: b.String()}
 }
 
