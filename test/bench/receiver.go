@@ -16,8 +16,11 @@ type receiver struct {
 	*httptest.Server
 	mu       sync.Mutex
 	arrivals map[string]time.Time
-	again    int // requests for events that had come before
+	replayed []replayed
 }
+
+// replayed is a request of a replay.
+type replayed struct{ id, aggregate, lsn string }
 
 func newReceiver() *receiver {
 	r := &receiver{arrivals: make(map[string]time.Time)}
@@ -27,8 +30,9 @@ func newReceiver() *receiver {
 		r.mu.Lock()
 		if _, known := r.arrivals[id]; !known {
 			r.arrivals[id] = now
-		} else {
-			r.again++
+		}
+		if h.Header.Get("Cdc-Relay-Replay") != "" {
+			r.replayed = append(r.replayed, replayed{id, h.Header.Get("Cdc-Relay-Aggregate-Id"), h.Header.Get("Cdc-Relay-Lsn")})
 		}
 		r.mu.Unlock()
 	}))
@@ -41,10 +45,10 @@ func (r *receiver) count() int {
 	return len(r.arrivals)
 }
 
-func (r *receiver) repeats() int {
+func (r *receiver) replays() []replayed {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.again
+	return slices.Clone(r.replayed)
 }
 
 // latencies are the times from sending each commit to its receipt, sorted.

@@ -5,7 +5,11 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
+
+	"github.com/jackc/pglogrepl"
 )
 
 // besideReplay measures what a replay of half a backlog, at its usual rate, does to
@@ -30,6 +34,10 @@ func (b *bench) besideReplay(ctx context.Context) (err error) {
 	if err := s.command("checkpoint", "save", "middle"); err != nil {
 		return err
 	}
+	from, err := s.clock(ctx)
+	if err != nil {
+		return err
+	}
 	if err := backlog(ctx, s.url, half); err != nil {
 		return err
 	}
@@ -40,7 +48,11 @@ func (b *bench) besideReplay(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	before := r.repeats()
+	time.Sleep(time.Second) // the last batches settle
+	until, err := s.clock(ctx)
+	if err != nil {
+		return err
+	}
 	if err := s.command("replay", "--from-checkpoint", "middle", "--detach"); err != nil {
 		return err
 	}
@@ -48,13 +60,76 @@ func (b *bench) besideReplay(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	during := r.repeats() - before
+	during := len(r.replays())
 	fmt.Printf("\nA replay of what followed a checkpoint, %d events/s live beside it:\n", rate)
 	fmt.Printf("  latency alone           p50 %s  p99 %s\n", alone.p50, alone.p99)
 	fmt.Printf("  latency beside it       p50 %s  p99 %s\n", beside.p50, beside.p99)
 	fmt.Printf("  p99 beside / alone      %.2f (goal: at most 2)\n", float64(beside.p99)/float64(alone.p99))
-	fmt.Printf("  sent again meanwhile    %d of %d\n", during, half+len(beside.sent))
+	return s.judgeReplay(ctx, r, from, until, during)
+}
+
+// judgeReplay waits for the replay's end and holds what came against what was
+// committed between the two times.
+func (s *subject) judgeReplay(ctx context.Context, r *receiver, from, until time.Time, during int) error {
+	var wanted int
+	var ids []string
+	err := s.conn.QueryRow(ctx, `SELECT count(*), array_agg(id::text) FROM outbox_events WHERE created_at BETWEEN $1 AND $2`, from, until).Scan(&wanted, &ids)
+	if err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(5 * time.Minute); len(r.replays()) < wanted && time.Now().Before(deadline); {
+		time.Sleep(100 * time.Millisecond)
+	}
+	time.Sleep(2 * time.Second) // what is too much would come by now
+	missing := make(map[string]bool, wanted)
+	for _, id := range ids {
+		missing[id] = true
+	}
+	tooMuch, disorder, last := 0, 0, make(map[string]place)
+	for _, got := range r.replays() {
+		if !missing[got.id] {
+			tooMuch++
+		}
+		delete(missing, got.id)
+		at, err := parsePlace(got.lsn)
+		if err != nil {
+			return err
+		}
+		if at.before(last[got.aggregate]) {
+			disorder++
+		}
+		last[got.aggregate] = at
+	}
+	fmt.Printf("  sent again              %d of %d, %d of them meanwhile; %d missing, %d twice or not asked for, %d out of order\n",
+		len(r.replays()), wanted, during, len(missing), tooMuch, disorder)
 	return nil
+}
+
+// place is an event's in the WAL, as Cdc-Relay-Lsn has it.
+type place struct {
+	commit pglogrepl.LSN
+	index  int
+}
+
+func parsePlace(text string) (p place, err error) {
+	cut := strings.LastIndex(text, "/")
+	if cut < 0 {
+		return p, fmt.Errorf("%q is no position", text)
+	}
+	if p.commit, err = pglogrepl.ParseLSN(text[:cut]); err != nil {
+		return p, err
+	}
+	p.index, err = strconv.Atoi(text[cut+1:])
+	return p, err
+}
+
+func (p place) before(o place) bool {
+	return p.commit < o.commit || p.commit == o.commit && p.index < o.index
+}
+
+// clock is the server's time, as created_at has it.
+func (s *subject) clock(ctx context.Context) (at time.Time, err error) {
+	return at, s.conn.QueryRow(ctx, `SELECT clock_timestamp()::timestamp`).Scan(&at)
 }
 
 func (s *subject) command(args ...string) error {
