@@ -27,7 +27,7 @@ func newDLQCommand(g *globals) *cobra.Command {
 type letterFilter struct {
 	outboxID, destination, eventType, aggregateID, errorText string
 	states                                                   []string
-	since, until                                             string
+	times                                                    timeRange
 	all                                                      bool
 }
 
@@ -39,8 +39,7 @@ func (f *letterFilter) register(command *cobra.Command, states ...string) {
 	flags.StringVar(&f.aggregateID, "aggregate-id", "", "of this aggregate")
 	flags.StringVar(&f.errorText, "error", "", "with this text in their reason, errors or answers")
 	flags.StringSliceVar(&f.states, "state", states, "in these states: SCHEDULED, DEAD, DELIVERED, DISCARDED")
-	flags.StringVar(&f.since, "since", "", "made at this time or later: RFC 3339, or an age such as 2h")
-	flags.StringVar(&f.until, "until", "", "made before this time")
+	f.times.register(command, "made")
 }
 
 // filter reads the flags; ids are the command's arguments.
@@ -63,10 +62,7 @@ func (f *letterFilter) filter(ids []string) (deadletter.Filter, error) {
 		filter.States = append(filter.States, state)
 	}
 	var err error
-	if filter.Since, err = parseTime("--since", f.since); err != nil {
-		return filter, err
-	}
-	filter.Until, err = parseTime("--until", f.until)
+	filter.Since, filter.Until, err = f.times.parse()
 	return filter, err
 }
 
@@ -79,35 +75,10 @@ func isState(state deadletter.State) bool {
 	return false
 }
 
-// parseTime reads RFC 3339, a time of today or of a day, or an age.
-func parseTime(flag, text string) (time.Time, error) {
-	if text == "" {
-		return time.Time{}, nil
-	}
-	if age, err := time.ParseDuration(text); err == nil {
-		return time.Now().Add(-age), nil
-	}
-	if t, err := time.Parse(time.RFC3339, text); err == nil {
-		return t, nil
-	}
-	now := time.Now()
-	for _, layout := range []string{"15:04", "15:04:05", "2006-01-02 15:04", "2006-01-02 15:04:05"} {
-		t, err := time.ParseInLocation(layout, text, now.Location())
-		if err != nil {
-			continue
-		}
-		if t.Year() == 0 {
-			t = time.Date(now.Year(), now.Month(), now.Day(), t.Hour(), t.Minute(), t.Second(), 0, now.Location())
-		}
-		return t, nil
-	}
-	return time.Time{}, usageError{fmt.Errorf("%s %q is neither a time such as 2026-01-02T15:04:05Z or 14:05 nor an age such as 2h", flag, text)}
-}
-
 // chosen refuses a change that names nothing: everything must be asked for.
 func (f *letterFilter) chosen(filter deadletter.Filter) error {
 	narrowed := len(filter.IDs) > 0 || f.outboxID != "" || f.destination != "" || f.eventType != "" ||
-		f.aggregateID != "" || f.errorText != "" || f.since != "" || f.until != ""
+		f.aggregateID != "" || f.errorText != "" || f.times != (timeRange{})
 	if !narrowed && !f.all {
 		return usageError{errors.New("name dead letters by id or by a filter, or say --all")}
 	}

@@ -27,7 +27,7 @@ func newInboxCommand(g *globals) *cobra.Command {
 type inboxFilter struct {
 	partner, eventID, eventType, entityKey string
 	statuses                               []string
-	since, until                           string
+	times                                  timeRange
 	all                                    bool
 }
 
@@ -38,8 +38,7 @@ func (f *inboxFilter) register(command *cobra.Command, statuses ...string) {
 	flags.StringVar(&f.eventType, "event-type", "", "of this event type")
 	flags.StringVar(&f.entityKey, "entity", "", "of this entity")
 	flags.StringSliceVar(&f.statuses, "status", statuses, "in these statuses: PENDING, DEFERRED, PROCESSED, QUARANTINED")
-	flags.StringVar(&f.since, "since", "", "received at this time or later: RFC 3339, or an age such as 2h")
-	flags.StringVar(&f.until, "until", "", "received before this time")
+	f.times.register(command, "received")
 }
 
 // filter reads the flags; ids are the command's arguments.
@@ -60,10 +59,7 @@ func (f *inboxFilter) filter(ids []string) (inbox.Filter, error) {
 		filter.Statuses = append(filter.Statuses, status)
 	}
 	var err error
-	if filter.Since, err = parseTime("--since", f.since); err != nil {
-		return filter, err
-	}
-	filter.Until, err = parseTime("--until", f.until)
+	filter.Since, filter.Until, err = f.times.parse()
 	return filter, err
 }
 
@@ -73,7 +69,7 @@ func (f *inboxFilter) chosen(ids []string) (inbox.Filter, error) {
 	if err != nil {
 		return filter, err
 	}
-	if len(ids) == 0 && f.partner == "" && f.eventID == "" && f.eventType == "" && f.entityKey == "" && f.since == "" && f.until == "" && !f.all {
+	if len(ids) == 0 && f.partner == "" && f.eventID == "" && f.eventType == "" && f.entityKey == "" && f.times == (timeRange{}) && !f.all {
 		return filter, usageError{errors.New("name inbound events by id or by a filter, or say --all")}
 	}
 	return filter, nil
