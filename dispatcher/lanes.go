@@ -89,11 +89,11 @@ func (l *lanes) hash(key string) laneHash {
 	return laneHash{maphash.String(l.seed[0], key), maphash.String(l.seed[1], key)}
 }
 
-// push queues a delivery behind the others of its lane, or parks it behind the
-// parked ones. After stop it does nothing: what was never attempted comes again
-// from the slot, or from the dead letters.
+// push queues a delivery of the stream or of a replay behind the others of its lane,
+// or parks it behind the parked ones. After stop it does nothing: what was never
+// attempted comes again from the slot, or from the job.
 func (l *lanes) push(d *delivery) {
-	if !d.ordered || d.letter != nil {
+	if !d.ordered {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.enqueue(d)
@@ -109,6 +109,18 @@ func (l *lanes) push(d *delivery) {
 	l.mu.Unlock()
 	if parked {
 		l.reportParked(d, d.behind())
+	}
+}
+
+// pushClaimed queues what was taken up from the dead letters, all of it at once:
+// were it queued one by one, the first of a lane could fail, and go back to the dead
+// letters, before those that come after it stand behind it and go back with it. They
+// would be sent before it.
+func (l *lanes) pushClaimed(claimed []*delivery) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, d := range claimed {
+		l.enqueue(d)
 	}
 }
 

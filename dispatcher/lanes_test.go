@@ -6,12 +6,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/cdc-relay/cdc-relay/internal/deadletter"
 	"github.com/cdc-relay/cdc-relay/internal/outbox"
 )
 
@@ -146,4 +148,30 @@ func TestRing(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestG4ClaimedLaneIsQueuedWhole: of a lane that is taken up from the dead letters
+// nothing is sent when its first delivery fails at once. It was: what followed was
+// queued after the first had gone back.
+func TestG4ClaimedLaneIsQueuedWhole(t *testing.T) {
+	t.Parallel()
+	var overtaken atomic.Int64
+	l := newLanes(4, func(d *delivery) step {
+		if d.letter.ID != 0 {
+			overtaken.Add(1)
+		}
+		return step{outcome: d.outcome(), known: true, park: true}
+	}, func(outbox.Outcome) {})
+	for range 100 {
+		claimed := make([]*delivery, 2000)
+		for i := range claimed {
+			claimed[i] = testDelivery("a", i)
+			claimed[i].letter = &deadletter.Letter{ID: int64(i)}
+		}
+		l.pushClaimed(claimed)
+		l.wait()
+	}
+	if n := overtaken.Load(); n > 0 {
+		t.Errorf("%d deliveries overtook the first of their lane", n)
+	}
 }

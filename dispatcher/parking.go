@@ -129,15 +129,17 @@ func (p *parking) claim(ctx context.Context, d *destination) error {
 	if err != nil {
 		return err
 	}
+	d.claimed.Add(int64(len(letters)))
+	deliveries := make([]*delivery, len(letters))
 	for i := range letters {
 		letter := &letters[i]
 		next := i+1 < len(letters) && letter.Ordered && sameLane(letter, &letters[i+1])
-		d.claimed.Add(1)
 		if letter.Ordered {
 			d.lanes.markParked(first(letter.Event.Lane()))
 		}
-		d.lanes.push(d.takeUp(letter, next))
+		deliveries[i] = d.takeUp(letter, next)
 	}
+	d.lanes.pushClaimed(deliveries)
 	return nil
 }
 
