@@ -29,6 +29,7 @@ type SettlerOptions struct {
 	Recorders []Recorder
 	Outcomes  <-chan outbox.Outcome
 	Settled   func(batch []outbox.Outcome, events []outbox.Position) // called after each commit
+	Wrote     func(took time.Duration, outcomes int, err error)      // called after each transaction; may be nil
 	BatchSize int                                                    // the most outcomes in a transaction
 	MaxDelay  time.Duration                                          // how long the first of a batch waits for company
 	Log       zerolog.Logger
@@ -127,7 +128,14 @@ func (s *Settler) collect(ctx context.Context, batch []outbox.Outcome) (_ []outb
 // settle writes a batch, however often that takes, and reports it.
 func (s *Settler) settle(ctx context.Context, batch []outbox.Outcome) error {
 	events := s.complete(batch)
-	err := persist(ctx, s.options.Log, "settling failed; nothing is confirmed until it succeeds", func() error { return s.write(ctx, batch) })
+	err := persist(ctx, s.options.Log, "settling failed; nothing is confirmed until it succeeds", func() error {
+		began := time.Now()
+		err := s.write(ctx, batch)
+		if s.options.Wrote != nil {
+			s.options.Wrote(time.Since(began), len(batch), err)
+		}
+		return err
+	})
 	if err == nil {
 		s.options.Settled(batch, events)
 	}

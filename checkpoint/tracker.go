@@ -17,6 +17,7 @@ package checkpoint
 import (
 	"fmt"
 	"sort"
+	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/outbox"
 )
@@ -49,6 +50,7 @@ type Tracker struct {
 // settled <= handed <= seen.
 type transaction struct {
 	commit  outbox.LSN
+	at      time.Time  // of the commit, by the server's clock
 	end     outbox.LSN // what its being settled makes safe; 0 until its Commit was read
 	read    uint32     // the least index that may come next in the current reading
 	seen    uint32     // the least index that was in no reading so far
@@ -63,8 +65,9 @@ func NewTracker() *Tracker {
 	return &Tracker{inFlight: make(map[outbox.Position]int)}
 }
 
-// Begin starts the reading of the transaction that ends with the given commit LSN.
-func (t *Tracker) Begin(commit outbox.LSN) error {
+// Begin starts the reading of the transaction that ends with the given commit LSN, and
+// was committed at the given time.
+func (t *Tracker) Begin(commit outbox.LSN, at time.Time) error {
 	if t.open != nil {
 		return fmt.Errorf("transaction %s begins within transaction %s", commit, t.open.commit)
 	}
@@ -81,7 +84,7 @@ func (t *Tracker) Begin(commit outbox.LSN) error {
 	if n := len(t.transactions); n > 0 && t.transactions[n-1].commit > commit {
 		return fmt.Errorf("transaction %s comes after transaction %s", commit, t.transactions[n-1].commit)
 	}
-	t.open = &transaction{commit: commit}
+	t.open = &transaction{commit: commit, at: at}
 	t.transactions = append(t.transactions, t.open)
 	return nil
 }
@@ -158,6 +161,15 @@ func (t *Tracker) Watermark() outbox.LSN { return t.watermark }
 // InFlight tells how many events, and bytes of them, were handed on and are not
 // settled.
 func (t *Tracker) InFlight() (events, bytes int) { return len(t.inFlight), t.bytes }
+
+// Oldest is when the first transaction that isn't settled whole was committed; the zero
+// time when there is none.
+func (t *Tracker) Oldest() time.Time {
+	if len(t.transactions) == 0 {
+		return time.Time{}
+	}
+	return t.transactions[0].at
+}
 
 // Open tells whether a transaction is being read.
 func (t *Tracker) Open() bool { return t.open != nil }

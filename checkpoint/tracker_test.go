@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -86,7 +87,7 @@ func playStep(t *testing.T, tracker *Tracker, step string) {
 	fmt.Sscanf(strings.ReplaceAll(step, "/", " "), "%s %d %d", &name, &a, &b)
 	switch name {
 	case "begin":
-		mustDo(t, step, tracker.Begin(outbox.LSN(a)))
+		mustDo(t, step, tracker.Begin(outbox.LSN(a), time.Time{}))
 	case "row":
 		position := outbox.Position{Commit: tracker.open.commit, Index: tracker.open.read}
 		fresh, err := tracker.Track(position, 1)
@@ -128,8 +129,8 @@ func TestTrackerRefusesWhatBreaksTheOrder(t *testing.T) {
 	if tracker.Commit(5) == nil {
 		t.Error("a commit without a begin")
 	}
-	mustDo(t, "begin", tracker.Begin(10))
-	if tracker.Begin(20) == nil {
+	mustDo(t, "begin", tracker.Begin(10, time.Time{}))
+	if tracker.Begin(20, time.Time{}) == nil {
 		t.Error("a begin within a transaction")
 	}
 	if _, err := tracker.Track(outbox.Position{Commit: 10, Index: 1}, 1); err != nil {
@@ -189,7 +190,7 @@ func (m *model) read() {
 	}
 	switch {
 	case m.row < 0:
-		m.must(m.tracker.Begin(commitOf(m.at)))
+		m.must(m.tracker.Begin(commitOf(m.at), time.Time{}))
 		m.row = 0
 	case m.row < m.sizes[m.at]:
 		position := outbox.Position{Commit: commitOf(m.at), Index: uint32(m.row)}

@@ -131,6 +131,24 @@ func (g *gate) closed() (time.Duration, string) {
 	return 0, ""
 }
 
+// circuit names the state of the breaker, as Status does.
+func (g *gate) circuit() string {
+	if g.breaker == nil {
+		return "off"
+	}
+	return g.breaker.State().String()
+}
+
+// held is until when the receiver asked to be left alone; the zero time when it didn't.
+func (g *gate) held() time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.heldUntil.After(g.now()) {
+		return time.Time{}
+	}
+	return g.heldUntil
+}
+
 // readiness tells how many parked deliveries may be taken up: none, one to probe
 // with, or any number.
 func (g *gate) readiness() readiness {

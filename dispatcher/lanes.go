@@ -396,6 +396,13 @@ func (l *lanes) load() (deliveries, bytes, parkedLanes int) {
 	return l.queued, l.bytes, len(l.parked)
 }
 
+// busy tells how many deliveries are being worked on.
+func (l *lanes) busy() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.running
+}
+
 // resize sets how many lanes go side by side.
 func (l *lanes) resize(limit int) {
 	l.mu.Lock()

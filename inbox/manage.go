@@ -22,15 +22,21 @@ func NewManager(db Database, t Tables) *Manager { return &Manager{db: db, table:
 
 // Filter says which stored events are meant. Its zero value means all.
 type Filter struct {
-	IDs       []string
-	Partner   string
-	EventID   string // the partner's
-	EventType string
-	EntityKey string
-	Statuses  []Status
-	Since     time.Time // received at or after
-	Until     time.Time // received before
-	AfterSeq  int64     // for paging
+	IDs       []string  `json:"ids,omitempty"`
+	Partner   string    `json:"partner,omitempty"`
+	EventID   string    `json:"partner_event_id,omitempty"` // the partner's
+	EventType string    `json:"event_type,omitempty"`
+	EntityKey string    `json:"entity_key,omitempty"`
+	Statuses  []Status  `json:"statuses,omitempty"`
+	Since     time.Time `json:"since,omitzero"`  // received at or after
+	Until     time.Time `json:"until,omitzero"`  // received before
+	AfterSeq  int64     `json:"after,omitempty"` // for paging: only rows with a higher number, or a lower one with Newest
+	Newest    bool      `json:"-"`               // List gives the newest first
+}
+
+// Narrows tells whether the filter leaves anything out, its statuses aside.
+func (f Filter) Narrows() bool {
+	return len(f.IDs) > 0 || f.Partner != "" || f.EventID != "" || f.EventType != "" || f.EntityKey != "" || !f.Since.IsZero() || !f.Until.IsZero()
 }
 
 // Stored is a stored event for people to read.
@@ -87,7 +93,11 @@ func (s *Stored) fields() []any {
 
 // where gives the condition and its parameters, numbered from $1.
 func (f Filter) where() (string, []any) {
-	conditions, args := []string{"i.seq > $1"}, []any{f.AfterSeq}
+	after := "i.seq > $1"
+	if f.Newest {
+		after = "($1 = 0 OR i.seq < $1)"
+	}
+	conditions, args := []string{after}, []any{f.AfterSeq}
 	add := func(condition string, arg any) {
 		args = append(args, arg)
 		conditions = append(conditions, fmt.Sprintf(condition, len(args)))
@@ -119,7 +129,11 @@ func (f Filter) where() (string, []any) {
 // List gives the events that fit, in the order of their arrival, at most limit.
 func (m *Manager) List(ctx context.Context, f Filter, limit int) ([]Stored, error) {
 	where, args := f.where()
-	rows, err := m.db.Query(ctx, fmt.Sprintf(`SELECT %s FROM %s i WHERE %s ORDER BY i.seq LIMIT %d`, storedColumns, m.table, where, limit), args...)
+	order := "i.seq"
+	if f.Newest {
+		order += " DESC"
+	}
+	rows, err := m.db.Query(ctx, fmt.Sprintf(`SELECT %s FROM %s i WHERE %s ORDER BY %s LIMIT %d`, storedColumns, m.table, where, order, limit), args...)
 	if err != nil {
 		return nil, fmt.Errorf("list inbound events: %w", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
@@ -11,8 +12,10 @@ import (
 	"github.com/cdc-relay/cdc-relay/checkpoint"
 	"github.com/cdc-relay/cdc-relay/checkpoint/saved"
 	"github.com/cdc-relay/cdc-relay/dispatcher"
+	"github.com/cdc-relay/cdc-relay/inbox"
 	"github.com/cdc-relay/cdc-relay/internal/alert"
 	"github.com/cdc-relay/cdc-relay/internal/deadletter"
+	"github.com/cdc-relay/cdc-relay/internal/operations"
 	"github.com/cdc-relay/cdc-relay/internal/replay"
 	"github.com/cdc-relay/cdc-relay/internal/signature"
 )
@@ -57,6 +60,23 @@ func (c *Config) deadLetters(pool *pgxpool.Pool) *deadletter.Store {
 	return deadletter.NewStore(deadletter.Options{
 		Database: pool, Schema: c.Database.Schema, Slot: c.Slot.Name, Blocking: blocking, Now: time.Now,
 	})
+}
+
+// desk is where operators work, on a database that has the relay's tables.
+func (c *Config) desk(pool *pgxpool.Pool) *operations.Desk {
+	return operations.NewDesk(operations.Options{
+		Pool: pool, Provision: c.provisioning(), Relays: c.relays(), Letters: c.deadLetters(pool), Replays: c.replays(pool), Checkpoints: c.checkpoints(pool),
+		Configured: c.destinationNames, NewID: uuid.NewString, Now: time.Now,
+		Inbox: inbox.NewManager(pool, c.inboxTables()), TakesIn: c.Inbox.Listen != "",
+	})
+}
+
+func (c *Config) destinationNames() []string {
+	names := make([]string, len(c.Destinations))
+	for i, d := range c.Destinations {
+		names[i] = d.Name
+	}
+	return names
 }
 
 func (c *Config) destinations() ([]dispatcher.Destination, error) {

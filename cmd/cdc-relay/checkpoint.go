@@ -11,6 +11,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/checkpoint/saved"
 	"github.com/cdc-relay/cdc-relay/internal/mend"
+	"github.com/cdc-relay/cdc-relay/internal/operations"
 	"github.com/cdc-relay/cdc-relay/internal/provision"
 )
 
@@ -39,7 +40,7 @@ limits checkpoints.hold.max_bytes and max_age.`,
 				return usageError{errors.New("the name is empty")}
 			}
 			return g.withTables(command.Context(), func(pool *pgxpool.Pool, cfg Config) error {
-				c, err := cfg.checkpoints(pool).Save(command.Context(), args[0], label, hold)
+				c, err := cfg.desk(pool).SaveCheckpoint(command.Context(), person(), args[0], label, hold)
 				if err != nil {
 					return explainCheckpoint(err, cfg)
 				}
@@ -71,22 +72,10 @@ func newCheckpointListCommand(g *globals) *cobra.Command {
 		Use:   "list",
 		Short: "List the named checkpoints and the latest of those saved each minute",
 		RunE: func(command *cobra.Command, _ []string) error {
-			return g.withTables(command.Context(), func(pool *pgxpool.Pool, cfg Config) error {
-				store := cfg.checkpoints(pool)
-				which := saved.Which{Named: true}
-				if all {
-					which = saved.Which{}
-				}
-				found, err := store.List(command.Context(), which)
+			return g.withDesk(command.Context(), func(desk *operations.Desk, _ string) error {
+				found, err := desk.Checkpoints(command.Context(), all)
 				if err != nil {
 					return err
-				}
-				if !all {
-					recent, err := store.List(command.Context(), saved.Which{Limit: 10})
-					if err != nil {
-						return err
-					}
-					found = append(found, unnamed(recent)...)
 				}
 				return g.print(found, func(w io.Writer) {
 					for _, c := range found {
@@ -100,16 +89,6 @@ func newCheckpointListCommand(g *globals) *cobra.Command {
 	return command
 }
 
-func unnamed(all []saved.Checkpoint) []saved.Checkpoint {
-	kept := make([]saved.Checkpoint, 0, len(all))
-	for _, c := range all {
-		if c.Name == "" {
-			kept = append(kept, c)
-		}
-	}
-	return kept
-}
-
 func newCheckpointDropCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:   "drop NAME",
@@ -117,7 +96,7 @@ func newCheckpointDropCommand(g *globals) *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
 			return g.withTables(command.Context(), func(pool *pgxpool.Pool, cfg Config) error {
-				if err := cfg.checkpoints(pool).Drop(command.Context(), args[0]); err != nil {
+				if err := cfg.desk(pool).DropCheckpoint(command.Context(), person(), args[0]); err != nil {
 					return explainCheckpoint(err, cfg)
 				}
 				return g.print(map[string]string{"dropped": args[0]}, func(w io.Writer) { fmt.Fprintf(w, "%s dropped\n", args[0]) })

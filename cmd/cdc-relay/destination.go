@@ -1,13 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/cdc-relay/cdc-relay/internal/deadletter"
+	"github.com/cdc-relay/cdc-relay/internal/operations"
 )
 
 func newDestinationCommand(g *globals) *cobra.Command {
@@ -18,8 +18,8 @@ func newDestinationCommand(g *globals) *cobra.Command {
 		Short: "Send nothing to a destination until it is resumed; its events are parked",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
-			return g.changeDestination(command, args[0], "paused", func(letters *deadletter.Store) error {
-				return letters.Pause(command.Context(), args[0], reason)
+			return g.changeDestination(command, args[0], "paused", func(desk *operations.Desk, actor string) error {
+				return desk.Pause(command.Context(), actor, args[0], reason)
 			})
 		},
 	}
@@ -29,8 +29,8 @@ func newDestinationCommand(g *globals) *cobra.Command {
 		Short: "Send to a paused destination again, first what was parked",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
-			return g.changeDestination(command, args[0], "resumed", func(letters *deadletter.Store) error {
-				return letters.Resume(command.Context(), args[0])
+			return g.changeDestination(command, args[0], "resumed", func(desk *operations.Desk, actor string) error {
+				return desk.Resume(command.Context(), actor, args[0])
 			})
 		},
 	}
@@ -38,16 +38,13 @@ func newDestinationCommand(g *globals) *cobra.Command {
 	return command
 }
 
-func (g *globals) changeDestination(command *cobra.Command, name, done string, change func(*deadletter.Store) error) error {
-	return g.withLetters(command.Context(), func(letters *deadletter.Store, _ *pgxpool.Pool, cfg Config) error {
-		known := false
-		for _, d := range cfg.Destinations {
-			known = known || d.Name == name
+func (g *globals) changeDestination(command *cobra.Command, name, done string, change func(desk *operations.Desk, actor string) error) error {
+	return g.withDesk(command.Context(), func(desk *operations.Desk, actor string) error {
+		err := change(desk, actor)
+		if errors.Is(err, operations.ErrUnknownDestination) {
+			return usageError{err}
 		}
-		if !known {
-			return usageError{fmt.Errorf("the config has no destination %q", name)}
-		}
-		if err := change(letters); err != nil {
+		if err != nil {
 			return err
 		}
 		return g.print(map[string]string{"destination": name, "state": done}, func(w io.Writer) { fmt.Fprintf(w, "%s %s\n", name, done) })

@@ -5,15 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/user"
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/cdc-relay/cdc-relay/internal/deadletter"
 	"github.com/cdc-relay/cdc-relay/internal/mend"
+	"github.com/cdc-relay/cdc-relay/internal/operations"
 	"github.com/cdc-relay/cdc-relay/internal/provision"
 )
 
@@ -77,17 +79,28 @@ func isState(state deadletter.State) bool {
 
 // chosen refuses a change that names nothing: everything must be asked for.
 func (f *letterFilter) chosen(filter deadletter.Filter) error {
-	narrowed := len(filter.IDs) > 0 || f.outboxID != "" || f.destination != "" || f.eventType != "" ||
-		f.aggregateID != "" || f.errorText != "" || f.times != (timeRange{})
-	if !narrowed && !f.all {
+	if !filter.Narrows() && !f.all {
 		return usageError{errors.New("name dead letters by id or by a filter, or say --all")}
 	}
 	return nil
 }
 
-// withLetters calls use with the configured dead letters.
-func (g *globals) withLetters(ctx context.Context, use func(*deadletter.Store, *pgxpool.Pool, Config) error) error {
-	return g.withTables(ctx, func(pool *pgxpool.Pool, cfg Config) error { return use(cfg.deadLetters(pool), pool, cfg) })
+// withDesk calls use with the desk of a database that has the relay's tables, and the
+// name of who works at it.
+func (g *globals) withDesk(ctx context.Context, use func(desk *operations.Desk, actor string) error) error {
+	return g.withTables(ctx, func(pool *pgxpool.Pool, cfg Config) error { return use(cfg.desk(pool), person()) })
+}
+
+// person is who calls the command, for the audit log.
+func person() string {
+	name := "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if host, err := os.Hostname(); err == nil {
+		name += "@" + host
+	}
+	return "cli " + name
 }
 
 // withTables calls use with connections to a database that has the relay's tables.
@@ -131,8 +144,8 @@ func newDLQListCommand(g *globals) *cobra.Command {
 				return err
 			}
 			filter.AfterID = after
-			return g.withLetters(command.Context(), func(letters *deadletter.Store, _ *pgxpool.Pool, _ Config) error {
-				entries, err := letters.List(command.Context(), filter, limit)
+			return g.withDesk(command.Context(), func(desk *operations.Desk, _ string) error {
+				entries, err := desk.Letters(command.Context(), filter, limit)
 				if err != nil {
 					return err
 				}
@@ -171,8 +184,8 @@ func newDLQShowCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return g.withLetters(command.Context(), func(letters *deadletter.Store, _ *pgxpool.Pool, _ Config) error {
-				entry, err := letters.Get(command.Context(), filter.IDs[0])
+			return g.withDesk(command.Context(), func(desk *operations.Desk, _ string) error {
+				entry, err := desk.Letter(command.Context(), filter.IDs[0])
 				if err != nil {
 					return err
 				}
@@ -238,13 +251,13 @@ scheduling; run it again to go on.`,
 			if err != nil {
 				return err
 			}
-			return g.withLetters(command.Context(), func(letters *deadletter.Store, pool *pgxpool.Pool, cfg Config) error {
+			return g.withDesk(command.Context(), func(desk *operations.Desk, actor string) error {
 				if dryRun {
-					return g.printTallies(command.Context(), letters, filter, "would be sent again")
+					return g.printTallies(command.Context(), desk, filter, "would be sent again")
 				}
-				running := func(ctx context.Context) bool { return slotActive(ctx, pool, cfg) }
-				r := &replayRun{letters: letters, running: running, filter: filter, id: uuid.NewString(), detach: detach, out: command.ErrOrStderr()}
-				return g.finishReplay(r, r.run(command.Context()))
+				show := &replayShow{desk: desk, ctx: command.Context(), out: command.ErrOrStderr()}
+				r, err := desk.ReplayLetters(command.Context(), actor, filter, operations.Pace{Wait: !detach, Tell: show.tell})
+				return g.finishReplay(r, err)
 			})
 		},
 	}
@@ -271,19 +284,13 @@ func newDLQDiscardCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return g.withLetters(command.Context(), func(letters *deadletter.Store, _ *pgxpool.Pool, _ Config) error {
+			return g.withDesk(command.Context(), func(desk *operations.Desk, actor string) error {
 				if dryRun {
-					return g.printTallies(command.Context(), letters, filter, "would be discarded")
+					return g.printTallies(command.Context(), desk, filter, "would be discarded")
 				}
-				discarded := 0
-				for {
-					n, err := letters.Discard(command.Context(), filter, reason, replayBatch)
-					if err != nil {
-						return err
-					}
-					if discarded += n; n == 0 {
-						break
-					}
+				discarded, err := desk.DiscardLetters(command.Context(), actor, filter, reason)
+				if err != nil {
+					return err
 				}
 				return g.print(map[string]int{"discarded": discarded}, func(w io.Writer) { fmt.Fprintf(w, "%d discarded\n", discarded) })
 			})
@@ -296,8 +303,8 @@ func newDLQDiscardCommand(g *globals) *cobra.Command {
 	return command
 }
 
-func (g *globals) printTallies(ctx context.Context, letters *deadletter.Store, filter deadletter.Filter, what string) error {
-	tallies, err := letters.Tallies(ctx, filter)
+func (g *globals) printTallies(ctx context.Context, desk *operations.Desk, filter deadletter.Filter, what string) error {
+	tallies, err := desk.LetterTallies(ctx, filter)
 	if err != nil {
 		return err
 	}

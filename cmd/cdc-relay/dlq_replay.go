@@ -11,95 +11,49 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
 
-	"github.com/cdc-relay/cdc-relay/internal/deadletter"
+	"github.com/cdc-relay/cdc-relay/internal/operations"
 )
 
-const (
-	replayBatch = 1000 // dead letters scheduled in one transaction
-	replayAhead = 4000 // the most that are scheduled and not sent
-)
+// replayShow shows how far the sending again of dead letters is.
+type replayShow struct {
+	desk *operations.Desk
+	ctx  context.Context // of the command
+	out  io.Writer
 
-// replayRun schedules dead letters batch by batch and follows them.
-type replayRun struct {
-	letters *deadletter.Store
-	running func(context.Context) bool // whether a relay runs
-	filter  deadletter.Filter
-	id      string
-	detach  bool
-	out     io.Writer
-
-	total     int
-	scheduled int
-	progress  deadletter.Progress
+	progress *progress
+	told     bool // that no relay runs
 }
 
-// replayResult is what the command prints at its end.
-type replayResult struct {
-	ReplayID string `json:"replay_id"`
-	deadletter.Progress
-	Interrupted bool `json:"interrupted,omitempty"`
-}
-
-func (r *replayRun) run(ctx context.Context) error {
-	tallies, err := r.letters.Tallies(ctx, r.filter)
-	if err != nil {
-		return err
+func (s *replayShow) tell(r operations.LetterReplay) {
+	if s.progress == nil {
+		s.progress = newProgress(s.out, r.Total)
 	}
-	for _, t := range tallies {
-		r.total += t.Count
+	sent := r.Handed - r.Scheduled
+	s.progress.set(sent)
+	if sent >= r.Total {
+		s.progress.finish()
 	}
-	show := newProgress(r.out, r.total)
-	more := true
-	told := false
-	for {
-		if more && r.progress.Scheduled < replayAhead {
-			n, err := r.letters.Replay(ctx, r.filter, r.id, replayBatch)
-			if err != nil {
-				return err
-			}
-			r.scheduled += n
-			more = n > 0
-		}
-		if r.progress, err = r.letters.Progress(ctx, r.id); err != nil {
-			return err
-		}
-		show.set(r.scheduled - r.progress.Scheduled)
-		if !more && (r.detach || r.progress.Scheduled == 0) {
-			show.finish()
-			return nil
-		}
-		if more && r.progress.Scheduled < replayAhead {
-			continue
-		}
-		if !told && !r.running(ctx) {
-			told = true
-			fmt.Fprintln(r.out, "no relay is running; what is scheduled is sent as soon as one does")
-		}
-		select {
-		case <-time.After(200 * time.Millisecond):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	if r.Scheduled > 0 && !s.told && !s.desk.Streamed(s.ctx) {
+		s.told = true
+		fmt.Fprintln(s.out, "no relay is running; what is scheduled is sent as soon as one does")
 	}
 }
 
 // finishReplay prints how far the replay came, also when it was interrupted.
-func (g *globals) finishReplay(r *replayRun, err error) error {
-	interrupted := errors.Is(err, context.Canceled)
-	if err != nil && !interrupted {
+func (g *globals) finishReplay(r operations.LetterReplay, err error) error {
+	if err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
-	result := replayResult{ReplayID: r.id, Progress: r.progress, Interrupted: interrupted}
-	printed := g.print(result, func(w io.Writer) {
-		fmt.Fprintf(w, "replay %s: %d delivered, %d dead again, %d still scheduled\n", r.id, r.progress.Delivered, r.progress.Dead, r.progress.Scheduled)
-		if interrupted {
+	printed := g.print(r, func(w io.Writer) {
+		fmt.Fprintf(w, "replay %s: %d delivered, %d dead again, %d still scheduled\n", r.ID, r.Delivered, r.Dead, r.Scheduled)
+		if r.Interrupted {
 			fmt.Fprintln(w, "interrupted: what is scheduled is sent all the same; run the command again for the rest")
 		}
 	})
 	if printed != nil {
 		return printed
 	}
-	if interrupted || r.progress.Dead > 0 {
+	if r.Interrupted || r.Dead > 0 {
 		return quietError{exitFailed}
 	}
 	return nil

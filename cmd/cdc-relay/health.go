@@ -1,6 +1,8 @@
 package main
 
 import (
+	"time"
+
 	"github.com/cdc-relay/cdc-relay/internal/admin"
 	"github.com/cdc-relay/cdc-relay/internal/replication"
 	"github.com/cdc-relay/cdc-relay/internal/telemetry"
@@ -32,21 +34,52 @@ func (r *relay) readiness() admin.Readiness {
 
 func (r *relay) streaming() bool { return r.stream.Status().State == replication.Streaming }
 
-func (r *relay) readings() telemetry.Readings {
-	return telemetry.Readings{
-		InFlightEvents: func() float64 { return float64(r.stream.Status().InFlight) },
-		InFlightBytes:  func() float64 { return float64(r.stream.Status().Bytes) },
-		LagBytes: func() float64 {
-			s := r.stream.Status()
-			return max(0, float64(s.ServerEnd)-float64(s.Confirmed))
-		},
-		Streaming: func() float64 {
-			if r.streaming() {
-				return 1
-			}
-			return 0
-		},
-		ParkedEvents:  func() float64 { return float64(r.parked.Load()) },
-		ForgottenRows: func() float64 { return float64(r.keeper.Forgotten()) },
+// lagBytes is the WAL from the confirmed position to the server's, as it last told.
+func lagBytes(s replication.Status) int64 { return max(0, int64(s.ServerEnd)-int64(s.Confirmed)) }
+
+// lagSeconds is the age of the oldest event in flight; 0 when there is none.
+func lagSeconds(s replication.Status) float64 {
+	if s.Oldest.IsZero() {
+		return 0
 	}
+	return max(0, time.Since(s.Oldest).Seconds())
+}
+
+func (r *relay) readings() telemetry.Readings {
+	of := func(read func(replication.Status) float64) func() float64 {
+		return func() float64 { return read(r.stream.Status()) }
+	}
+	return telemetry.Readings{
+		InFlightEvents: of(func(s replication.Status) float64 { return float64(s.InFlight) }),
+		InFlightBytes:  of(func(s replication.Status) float64 { return float64(s.Bytes) }),
+		WindowEvents:   float64(r.cfg.Window.Events),
+		WindowBytes:    float64(r.cfg.Window.Bytes),
+		WindowFull:     of(func(s replication.Status) float64 { return oneIf(s.Paused) }),
+		LagBytes:       of(func(s replication.Status) float64 { return float64(lagBytes(s)) }),
+		LagSeconds:     of(lagSeconds),
+		Streaming:      of(func(s replication.Status) float64 { return oneIf(s.State == replication.Streaming) }),
+		Sessions:       of(func(s replication.Status) float64 { return float64(s.Sessions) }),
+		ParkedEvents:   func() float64 { return float64(r.parked.Load()) },
+		ParkedLimit:    float64(r.cfg.Parking.MaxRows),
+		ForgottenRows:  func() float64 { return float64(r.keeper.Forgotten()) },
+		Destinations:   r.destinationReadings,
+	}
+}
+
+func (r *relay) destinationReadings() []telemetry.DestinationReading {
+	status := r.dispatcher.Status()
+	readings := make([]telemetry.DestinationReading, len(status))
+	for i, d := range status {
+		readings[i] = telemetry.DestinationReading{
+			Name: d.Name, Circuit: d.Circuit, Paused: d.Paused, Held: !d.HeldUntil.IsZero(), Queued: d.Queued, Busy: d.Busy, Limit: d.Limit,
+		}
+	}
+	return readings
+}
+
+func oneIf(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
 }

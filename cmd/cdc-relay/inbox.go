@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/cdc-relay/cdc-relay/inbox"
 	"github.com/cdc-relay/cdc-relay/internal/mend"
+	"github.com/cdc-relay/cdc-relay/internal/operations"
 	"github.com/cdc-relay/cdc-relay/internal/provision"
 )
 
@@ -69,31 +71,24 @@ func (f *inboxFilter) chosen(ids []string) (inbox.Filter, error) {
 	if err != nil {
 		return filter, err
 	}
-	if len(ids) == 0 && f.partner == "" && f.eventID == "" && f.eventType == "" && f.entityKey == "" && f.times == (timeRange{}) && !f.all {
+	if !filter.Narrows() && !f.all {
 		return filter, usageError{errors.New("name inbound events by id or by a filter, or say --all")}
 	}
 	return filter, nil
 }
 
-// withInbox calls use with the configured inbox.
-func (g *globals) withInbox(ctx context.Context, use func(*inbox.Manager) error) error {
-	cfg, err := g.load()
-	if err != nil {
-		return err
-	}
-	pool, err := cfg.pool(ctx)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	complete, err := inbox.Complete(ctx, pool, cfg.inboxTables())
-	if err != nil {
-		return provision.ExplainConnect(err)
-	}
-	if !complete {
-		return mend.With(fmt.Errorf("the inbox %s is not there, or lacks columns", cfg.Inbox.Table), "cdc-relay init")
-	}
-	return use(inbox.NewManager(pool, cfg.inboxTables()))
+// withInbox calls use with the desk of a database that has the configured inbox.
+func (g *globals) withInbox(ctx context.Context, use func(desk *operations.Desk, actor string) error) error {
+	return g.withTables(ctx, func(pool *pgxpool.Pool, cfg Config) error {
+		complete, err := inbox.Complete(ctx, pool, cfg.inboxTables())
+		if err != nil {
+			return provision.ExplainConnect(err)
+		}
+		if !complete {
+			return mend.With(fmt.Errorf("the inbox %s is not there, or lacks columns", cfg.Inbox.Table), "cdc-relay init")
+		}
+		return use(cfg.desk(pool), person())
+	})
 }
 
 func newInboxListCommand(g *globals) *cobra.Command {
@@ -109,8 +104,8 @@ func newInboxListCommand(g *globals) *cobra.Command {
 				return err
 			}
 			filter.AfterSeq = after
-			return g.withInbox(command.Context(), func(m *inbox.Manager) error {
-				list, err := m.List(command.Context(), filter, limit)
+			return g.withInbox(command.Context(), func(desk *operations.Desk, _ string) error {
+				list, err := desk.Inbound(command.Context(), filter, limit)
 				if err != nil {
 					return err
 				}
@@ -149,8 +144,8 @@ func newInboxShowCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return g.withInbox(command.Context(), func(m *inbox.Manager) error {
-				event, err := m.Get(command.Context(), filter.IDs[0])
+			return g.withInbox(command.Context(), func(desk *operations.Desk, _ string) error {
+				event, err := desk.InboundEvent(command.Context(), filter.IDs[0])
 				if err != nil {
 					return err
 				}
@@ -211,8 +206,8 @@ service takes them up at once, in the order of their arrival.`,
 			if err != nil {
 				return err
 			}
-			return g.changeInbound(command.Context(), filter, dryRun, "replayed", func(m *inbox.Manager, filter inbox.Filter) (inbox.Change, error) {
-				return m.Replay(command.Context(), filter, replayBatch)
+			return g.changeInbound(command.Context(), filter, dryRun, "replayed", func(desk *operations.Desk, actor string) (int, error) {
+				return desk.ReplayInbound(command.Context(), actor, filter)
 			})
 		},
 	}
@@ -235,8 +230,8 @@ func newInboxDiscardCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return g.changeInbound(command.Context(), filter, dryRun, "discarded", func(m *inbox.Manager, filter inbox.Filter) (inbox.Change, error) {
-				return m.Discard(command.Context(), filter, reason, replayBatch)
+			return g.changeInbound(command.Context(), filter, dryRun, "discarded", func(desk *operations.Desk, actor string) (int, error) {
+				return desk.DiscardInbound(command.Context(), actor, filter, reason)
 			})
 		},
 	}
@@ -247,27 +242,19 @@ func newInboxDiscardCommand(g *globals) *cobra.Command {
 	return command
 }
 
-// changeInbound makes a change batch by batch, each row at most once.
-func (g *globals) changeInbound(ctx context.Context, filter inbox.Filter, dryRun bool, what string, change func(*inbox.Manager, inbox.Filter) (inbox.Change, error)) error {
-	return g.withInbox(ctx, func(m *inbox.Manager) error {
+// changeInbound makes a change, or only tells what it would come to.
+func (g *globals) changeInbound(ctx context.Context, filter inbox.Filter, dryRun bool, what string, change func(desk *operations.Desk, actor string) (int, error)) error {
+	return g.withInbox(ctx, func(desk *operations.Desk, actor string) error {
 		if dryRun {
-			tallies, err := m.Tallies(ctx, filter)
+			tallies, err := desk.InboundTallies(ctx, filter)
 			if err != nil {
 				return err
 			}
 			return g.print(tallies, func(w io.Writer) { printInboundTallies(w, tallies, "would be "+what) })
 		}
-		changed := 0
-		for {
-			done, err := change(m, filter)
-			if err != nil {
-				return err
-			}
-			if done.Count == 0 {
-				break
-			}
-			changed += done.Count
-			filter.AfterSeq = done.LastSeq
+		changed, err := change(desk, actor)
+		if err != nil {
+			return err
 		}
 		return g.print(map[string]int{what: changed}, func(w io.Writer) { fmt.Fprintf(w, "%d %s\n", changed, what) })
 	})

@@ -62,10 +62,13 @@ func (c *Config) inboxAlone() bool { return !c.relays() && c.Inbox.Listen != "" 
 
 // initSQL is what initialize does, for a DBA.
 func initSQL(cfg Config, serverVersion int) (statements string, err error) {
-	if !cfg.inboxAlone() {
-		if statements, err = provision.SQL(cfg.provisioning(), serverVersion); err != nil {
-			return "", err
-		}
+	if cfg.inboxAlone() {
+		statements, err = provision.TablesSQL(cfg.Database.Schema)
+	} else {
+		statements, err = provision.SQL(cfg.provisioning(), serverVersion)
+	}
+	if err != nil {
+		return "", err
 	}
 	inboxStatements, err := cfg.inboxTables().SQL()
 	if err != nil {
@@ -81,10 +84,13 @@ func initialize(ctx context.Context, cfg Config) ([]provision.Step, error) {
 	}
 	defer pool.Close()
 	var steps []provision.Step
-	if !cfg.inboxAlone() {
-		if steps, err = initializeRelay(ctx, cfg, pool); err != nil {
-			return steps, err
-		}
+	if cfg.inboxAlone() {
+		steps, err = initializeTables(ctx, cfg)
+	} else {
+		steps, err = initializeRelay(ctx, cfg, pool)
+	}
+	if err != nil {
+		return steps, err
 	}
 	tables := cfg.inboxTables()
 	complete, err := inbox.Complete(ctx, pool, tables)
@@ -99,6 +105,16 @@ func initialize(ctx context.Context, cfg Config) ([]provision.Step, error) {
 		}
 	}
 	return append(steps, provision.Step{Object: "inbox " + cfg.Inbox.Table, Done: done}), nil
+}
+
+// initializeTables makes the tables that an inbox without a relay has use for too.
+func initializeTables(ctx context.Context, cfg Config) (steps []provision.Step, err error) {
+	err = cfg.withConnection(ctx, func(conn *pgx.Conn) error {
+		step, err := provision.InitTables(ctx, conn, cfg.provisioning())
+		steps = []provision.Step{step}
+		return err
+	})
+	return steps, err
 }
 
 func initializeRelay(ctx context.Context, cfg Config, pool *pgxpool.Pool) (steps []provision.Step, err error) {

@@ -19,6 +19,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/alert"
 	"github.com/cdc-relay/cdc-relay/internal/backlog"
 	"github.com/cdc-relay/cdc-relay/internal/deadletter"
+	"github.com/cdc-relay/cdc-relay/internal/operations"
 	"github.com/cdc-relay/cdc-relay/internal/outbox"
 	"github.com/cdc-relay/cdc-relay/internal/replay"
 	"github.com/cdc-relay/cdc-relay/internal/replication"
@@ -36,17 +37,21 @@ type relay struct {
 	letters *deadletter.Store
 	backlog *backlog.Backlog
 
-	stream     *replication.Stream
-	resume     *checkpoint.Resume
-	dispatcher *dispatcher.Dispatcher
-	settler    *checkpoint.Settler
-	alerts     *alert.Notifier
-	keeper     *retention.Keeper
-	metrics    *telemetry.Relay
-	saver      *saved.Keeper
-	replays    *replay.Runner
-	parked     atomic.Int64       // as last counted
-	events     chan *outbox.Event // from resume to dispatcher
+	stream      *replication.Stream
+	resume      *checkpoint.Resume
+	dispatcher  *dispatcher.Dispatcher
+	settler     *checkpoint.Settler
+	alerts      *alert.Notifier
+	keeper      *retention.Keeper
+	metrics     *telemetry.Relay
+	saver       *saved.Keeper
+	replays     *replay.Runner
+	desk        *operations.Desk
+	watching    *pgxpool.Pool // for what people and metrics look at
+	gauges      *telemetry.Database
+	parked      atomic.Int64       // as last counted
+	unprocessed atomic.Int64       // as last counted; -1 for not
+	events      chan *outbox.Event // from resume to dispatcher
 
 	serverLeaves chan struct{} // it told an ordinary connection that it is shutting down
 }
@@ -54,7 +59,7 @@ type relay struct {
 // newRelay creates what is missing in Postgres, refuses to start on what is wrong, and
 // returns a relay that is ready to run.
 func newRelay(ctx context.Context, s *service) (*relay, error) {
-	r := &relay{cfg: s.cfg, log: s.log, alerts: s.alerts, events: make(chan *outbox.Event), serverLeaves: make(chan struct{}, 1)}
+	r := &relay{cfg: s.cfg, log: s.log, alerts: s.alerts, desk: s.desk, watching: s.watching, events: make(chan *outbox.Event), serverLeaves: make(chan struct{}, 1)}
 	var err error
 	r.pool, err = s.cfg.watchedPool(ctx, 5, func(err *pgconn.PgError) {
 		if leaves(err) {
@@ -76,7 +81,7 @@ func newRelay(ctx context.Context, s *service) (*relay, error) {
 		r.pool.Close()
 		return nil, err
 	}
-	r.metrics = telemetry.NewRelay(s.registry, r.readings())
+	r.metrics, r.gauges = telemetry.NewRelay(s.registry, r.readings()), telemetry.NewDatabase(s.registry)
 	return r, nil
 }
 
@@ -121,6 +126,7 @@ func (r *relay) assemble() error {
 	})
 	r.settler = checkpoint.NewSettler(checkpoint.SettlerOptions{
 		Database: pool, Recorders: cfg.recorders(r.letters, jobs), Outcomes: outcomes, Settled: r.settled,
+		Wrote:     func(took time.Duration, outcomes int, err error) { r.metrics.Wrote(took, outcomes, err) },
 		BatchSize: cfg.Settle.BatchSize, MaxDelay: cfg.Settle.MaxDelay, Log: log,
 	})
 	r.keeper = cfg.keeper(pool, log)
@@ -215,6 +221,7 @@ func (r *relay) run(ctx context.Context) error {
 	})
 	parts.Go(func() error { return r.letGo(settling) })
 	parts.Go(func() error { return r.watchParked(intake) })
+	parts.Go(func() error { return r.watchDatabase(intake, r.desk, r.gauges) })
 	parts.Go(func() error { return r.watchBacklog(intake) })
 	parts.Go(func() error { return r.watchOutbox(intake) })
 	parts.Go(func() error { return r.keeper.Run(intake) })

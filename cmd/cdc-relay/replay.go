@@ -8,14 +8,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/cdc-relay/cdc-relay/checkpoint/saved"
-	"github.com/cdc-relay/cdc-relay/internal/deadletter"
 	"github.com/cdc-relay/cdc-relay/internal/mend"
-	"github.com/cdc-relay/cdc-relay/internal/provision"
+	"github.com/cdc-relay/cdc-relay/internal/operations"
 	"github.com/cdc-relay/cdc-relay/internal/replay"
 )
 
@@ -46,8 +43,8 @@ What was never delivered stands in the dead letters: see cdc-relay dlq replay.`,
 			if err != nil {
 				return err
 			}
-			return g.withTables(command.Context(), func(pool *pgxpool.Pool, cfg Config) error {
-				return g.replay(command, pool, cfg, request, f)
+			return g.withDesk(command.Context(), func(desk *operations.Desk, actor string) error {
+				return g.replay(command, desk, actor, request, f)
 			})
 		},
 	}
@@ -114,24 +111,23 @@ func (f *replayFlags) setUntil(r *replay.Request) error {
 	return err
 }
 
-func (g *globals) replay(command *cobra.Command, pool *pgxpool.Pool, cfg Config, request replay.Request, f replayFlags) error {
-	ctx, store := command.Context(), cfg.replays(pool)
-	plan, err := store.Plan(ctx, request)
+func (g *globals) replay(command *cobra.Command, desk *operations.Desk, actor string, request replay.Request, f replayFlags) error {
+	ctx := command.Context()
+	plan, err := desk.PlanReplay(ctx, request)
 	if err != nil {
 		return explainReplay(err)
 	}
-	plan.Impossible = append(plan.Impossible, unconfigured(plan, cfg)...)
 	if f.dryRun {
 		return g.print(plan, func(w io.Writer) { printPlan(w, plan) })
 	}
-	id := uuid.NewString()
-	if err := store.Create(ctx, id, plan, f.rate); err != nil {
+	job, err := desk.StartReplay(ctx, actor, plan, f.rate)
+	if err != nil {
 		return err
 	}
 	if f.detach {
-		return g.print(map[string]string{"replay_id": id}, func(w io.Writer) { fmt.Fprintf(w, "replay %s\n", id) })
+		return g.print(map[string]string{"replay_id": job.ID}, func(w io.Writer) { fmt.Fprintf(w, "replay %s\n", job.ID) })
 	}
-	watch := &replayWatch{store: store, id: id, running: func(ctx context.Context) bool { return slotActive(ctx, pool, cfg) }, out: command.ErrOrStderr()}
+	watch := &replayWatch{desk: desk, id: job.ID, out: command.ErrOrStderr()}
 	return g.finishJob(watch, watch.run(ctx))
 }
 
@@ -147,29 +143,6 @@ func explainReplay(err error) error {
 		return mend.With(err, "cdc-relay checkpoint list")
 	}
 	return err
-}
-
-// unconfigured tells of deliveries to destinations that the config has no more.
-func unconfigured(p replay.Plan, cfg Config) []replay.Exception {
-	known := make(map[string]bool)
-	for _, d := range cfg.Destinations {
-		known[d.Name] = true
-	}
-	gone := make(map[string]int64)
-	var order []string
-	for _, c := range p.Counts {
-		if !known[c.Destination] {
-			if gone[c.Destination] == 0 {
-				order = append(order, c.Destination)
-			}
-			gone[c.Destination] += c.Deliveries
-		}
-	}
-	var all []replay.Exception
-	for _, name := range order {
-		all = append(all, replay.Exception{Count: gone[name], Reason: fmt.Sprintf("destination %s is not in the config any more", name)})
-	}
-	return all
 }
 
 func printPlan(w io.Writer, p replay.Plan) {
@@ -196,8 +169,8 @@ func newReplayListCommand(g *globals) *cobra.Command {
 		Use:   "list",
 		Short: "List replays, the latest first",
 		RunE: func(command *cobra.Command, _ []string) error {
-			return g.withTables(command.Context(), func(pool *pgxpool.Pool, cfg Config) error {
-				jobs, err := cfg.replays(pool).List(command.Context(), limit)
+			return g.withDesk(command.Context(), func(desk *operations.Desk, _ string) error {
+				jobs, err := desk.Replays(command.Context(), limit)
 				if err != nil {
 					return err
 				}
@@ -219,20 +192,13 @@ func newReplayCancelCommand(g *globals) *cobra.Command {
 		Short: "End a replay: nothing more of it is sent, and what is parked of it is discarded",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
-			ctx := command.Context()
-			return g.withTables(ctx, func(pool *pgxpool.Pool, cfg Config) error {
-				job, err := cfg.replays(pool).Cancel(ctx, args[0])
+			return g.withDesk(command.Context(), func(desk *operations.Desk, actor string) error {
+				job, err := desk.CancelReplay(command.Context(), actor, args[0])
 				if errors.Is(err, replay.ErrNotFound) {
 					return mend.With(err, "cdc-relay replay list")
 				}
 				if err != nil {
 					return err
-				}
-				parked := deadletter.Filter{ReplayID: args[0], States: []deadletter.State{deadletter.Scheduled}}
-				for n := 1; n > 0; {
-					if n, err = cfg.deadLetters(pool).Discard(ctx, parked, "its replay was cancelled", replayBatch); err != nil {
-						return err
-					}
 				}
 				return g.print(job, func(w io.Writer) { printJob(w, job) })
 			})
@@ -249,18 +215,11 @@ func printJob(w io.Writer, j replay.Job) {
 	fmt.Fprintln(w)
 }
 
-// slotActive tells whether a relay runs; also when that can't be found out.
-func slotActive(ctx context.Context, pool *pgxpool.Pool, cfg Config) bool {
-	active, err := provision.SlotActive(ctx, pool, cfg.provisioning())
-	return err != nil || active
-}
-
 // replayWatch follows a job.
 type replayWatch struct {
-	store   *replay.Store
-	id      string
-	running func(context.Context) bool // whether a relay runs
-	out     io.Writer
+	desk *operations.Desk
+	id   string
+	out  io.Writer
 
 	job replay.Job
 }
@@ -269,7 +228,7 @@ func (r *replayWatch) run(ctx context.Context) (err error) {
 	var show *progress
 	told := false
 	for {
-		if r.job, err = r.store.Get(ctx, r.id); err != nil {
+		if r.job, err = r.desk.Replay(ctx, r.id); err != nil {
 			return err
 		}
 		if show == nil {
@@ -280,7 +239,7 @@ func (r *replayWatch) run(ctx context.Context) (err error) {
 			show.finish()
 			return nil
 		}
-		if !told && !r.running(ctx) {
+		if !told && !r.desk.Streamed(ctx) {
 			told = true
 			fmt.Fprintln(r.out, "no relay is running; the replay begins as soon as one does")
 		}

@@ -3,12 +3,15 @@ package main
 import (
 	"context"
 
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cdc-relay/cdc-relay/internal/admin"
 	"github.com/cdc-relay/cdc-relay/internal/alert"
+	"github.com/cdc-relay/cdc-relay/internal/operations"
 	"github.com/cdc-relay/cdc-relay/internal/telemetry"
 )
 
@@ -19,7 +22,7 @@ import (
 // Each configuration that comes over reloads replaces the destinations' and the
 // partners' settings.
 func serve(ctx context.Context, cfg Config, reloads <-chan Config, log zerolog.Logger) error {
-	s := &service{cfg: cfg, log: log, registry: telemetry.NewRegistry()}
+	s := &service{cfg: cfg, log: log, registry: telemetry.NewRegistry(programVersion())}
 	defer s.close()
 	if err := s.assemble(ctx); err != nil {
 		return err
@@ -33,6 +36,8 @@ type service struct {
 	log      zerolog.Logger
 	registry *prometheus.Registry
 	alerts   *alert.Notifier
+	watching *pgxpool.Pool // for what people look at, so that it never keeps events waiting
+	desk     *operations.Desk
 	relay    *relay   // nil without destinations
 	inbox    *inboxes // nil without a listener for it
 }
@@ -41,8 +46,17 @@ func (s *service) assemble(ctx context.Context) (err error) {
 	if s.alerts, err = s.cfg.notifier(s.log); err != nil {
 		return err
 	}
+	if s.watching, err = s.cfg.watchedPool(ctx, watchingConnections, func(*pgconn.PgError) {}); err != nil {
+		return err
+	}
+	s.desk = s.cfg.desk(s.watching)
 	if s.cfg.relays() {
 		if s.relay, err = newRelay(ctx, s); err != nil {
+			return err
+		}
+	}
+	if s.cfg.inboxAlone() {
+		if _, err = initializeTables(ctx, s.cfg); err != nil {
 			return err
 		}
 	}
@@ -61,7 +75,13 @@ func (s *service) close() {
 	if s.inbox != nil {
 		s.inbox.close()
 	}
+	if s.watching != nil {
+		s.watching.Close()
+	}
 }
+
+// watchingConnections are enough for some pages at once.
+const watchingConnections = 4
 
 // run starts the parts and waits for all of them. The admin listener stays until the
 // others have finished.
@@ -82,6 +102,7 @@ func (s *service) run(ctx context.Context, reloads <-chan Config) error {
 	})
 	parts.Go(func() error { return s.alerts.Run(running) })
 	parts.Go(func() error { return s.takeReloads(running, reloads) })
+	parts.Go(func() error { return newHeart(s).run(serving) })
 	if s.cfg.Admin.Listen != "" {
 		parts.Go(func() error {
 			return admin.Run(serving, admin.Options{

@@ -6,11 +6,11 @@ import (
 	"io"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/cdc-relay/cdc-relay/checkpoint/saved"
 	"github.com/cdc-relay/cdc-relay/inbox"
+	"github.com/cdc-relay/cdc-relay/internal/operations"
 	"github.com/cdc-relay/cdc-relay/internal/provision"
 )
 
@@ -18,68 +18,58 @@ func newStatusCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Show lag, slot, destinations and dead letters",
+		Long: `Show what Postgres, and the processes that run, tell of the relay and the inbox: the
+slot and its lag, the destinations with their circuits, dead letters, and inbound
+events that are not done with. The admin page shows the same.`,
 		RunE: func(command *cobra.Command, _ []string) error {
 			cfg, err := g.load()
 			if err != nil {
 				return err
 			}
-			ctx := command.Context()
-			var status relayStatus
-			err = cfg.withConnection(ctx, func(conn *pgx.Conn) (err error) {
-				if status.Inbox, err = inboxStatus(ctx, conn, cfg); err != nil || cfg.inboxAlone() {
-					return err
-				}
-				if status.Status, err = provision.ReadStatus(ctx, conn, cfg.provisioning()); err != nil {
-					return err
-				}
-				if version, err := provision.TablesVersion(ctx, conn, cfg.Database.Schema); err != nil || version == 0 {
-					return err
-				}
-				status.Held, err = saved.NewStore(conn, cfg.Database.Schema, cfg.Slot.Name).List(ctx, saved.Which{Held: true})
-				return err
-			})
+			pool, err := cfg.pool(command.Context())
 			if err != nil {
 				return err
 			}
-			return g.print(status, func(w io.Writer) {
+			defer pool.Close()
+			overview, err := readOverview(command.Context(), pool, cfg)
+			if err != nil {
+				return err
+			}
+			return g.print(overview, func(w io.Writer) {
 				if !cfg.inboxAlone() {
-					printStatus(w, status)
+					printStatus(w, overview)
 				}
-				printInboxStatus(w, cfg.Inbox.Table, status.Inbox)
+				printInboxStatus(w, cfg.Inbox.Table, overview.Inbox)
 			})
 		},
 	}
 }
 
-// relayStatus is what `status` prints.
-type relayStatus struct {
-	provision.Status
-	Held  []saved.Checkpoint   `json:"held_checkpoints,omitempty"`
-	Inbox map[inbox.Status]int `json:"inbox,omitempty"` // rows that are not done with
-}
-
-// inboxStatus counts the open rows of a configured inbox.
-func inboxStatus(ctx context.Context, conn *pgx.Conn, cfg Config) (map[inbox.Status]int, error) {
-	if cfg.Inbox.Listen == "" {
-		return nil, nil
-	}
-	complete, err := inbox.Complete(ctx, conn, cfg.inboxTables())
-	if err != nil || !complete {
-		return nil, err
-	}
-	open := []inbox.Status{inbox.Pending, inbox.Deferred, inbox.Quarantined}
-	tallies, err := inbox.NewManager(conn, cfg.inboxTables()).Tallies(ctx, inbox.Filter{Statuses: open})
+// readOverview tells how everything stands, also where init hasn't been run, or not
+// since the program is a newer one.
+func readOverview(ctx context.Context, pool *pgxpool.Pool, cfg Config) (o operations.Overview, err error) {
+	version, err := provision.TablesVersion(ctx, pool, cfg.Database.Schema)
 	if err != nil {
-		return nil, err
+		return o, provision.ExplainConnect(err)
 	}
-	counts := make(map[inbox.Status]int)
-	for _, status := range open {
-		counts[status] = 0
+	latest, err := provision.LatestVersion(cfg.Database.Schema)
+	if err != nil {
+		return o, err
 	}
-	for _, t := range tallies {
-		counts[t.Status] += t.Count
+	if version < latest {
+		o.Slot, err = provision.ReadSlot(ctx, pool, cfg.provisioning())
+		return o, err
 	}
-	return counts, nil
+	if cfg.Inbox.Listen != "" {
+		complete, err := inbox.Complete(ctx, pool, cfg.inboxTables())
+		if err != nil {
+			return o, err
+		}
+		if !complete {
+			cfg.Inbox.Listen = "" // there is nothing to count yet
+		}
+	}
+	return cfg.desk(pool).Overview(ctx, true)
 }
 
 func printInboxStatus(w io.Writer, table string, counts map[inbox.Status]int) {
@@ -88,7 +78,7 @@ func printInboxStatus(w io.Writer, table string, counts map[inbox.Status]int) {
 	}
 }
 
-func printStatus(w io.Writer, s relayStatus) {
+func printStatus(w io.Writer, s operations.Overview) {
 	switch {
 	case !s.Slot.Exists:
 		fmt.Fprintf(w, "slot         %s does not exist (cdc-relay init creates it)\n", s.Slot.Name)
@@ -115,10 +105,26 @@ func printStatus(w io.Writer, s relayStatus) {
 		fmt.Fprint(w, "checkpoint   ")
 		printCheckpoint(w, c)
 	}
+	for _, i := range s.Instances {
+		fmt.Fprintf(w, "instance     %s on %s, %s", i.State, i.Host, i.Version)
+		if i.State == "streaming" {
+			fmt.Fprintf(w, ": %d in flight, the oldest for %.1fs", i.Live.InFlightEvents, i.Live.LagSeconds)
+		}
+		if i.Reason != "" {
+			fmt.Fprintf(w, ": %s", i.Reason)
+		}
+		fmt.Fprintln(w)
+	}
 	for _, d := range s.Destinations {
 		fmt.Fprintf(w, "destination  %s: %d delivered, %d scheduled, %d dead", d.Name, d.Delivered, d.Scheduled, d.Dead)
 		if d.LastDelivered != nil {
 			fmt.Fprintf(w, ", last at %s", d.LastDelivered.Format(time.RFC3339))
+		}
+		if live := s.LiveOf(d.Name); live != nil && live.Circuit != "closed" && live.Circuit != "off" {
+			fmt.Fprintf(w, ", circuit %s", live.Circuit)
+		}
+		if d.Paused != nil {
+			fmt.Fprintf(w, ", PAUSED since %s %s", d.Paused.Since.Format(time.RFC3339), d.Paused.Reason)
 		}
 		fmt.Fprintln(w)
 	}

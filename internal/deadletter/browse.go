@@ -15,22 +15,34 @@ import (
 
 // Filter says which dead letters are meant. Its zero value means all.
 type Filter struct {
-	IDs         []int64
-	OutboxID    string
-	Destination string
-	EventType   string
-	AggregateID string
-	States      []State
-	Since       time.Time // created at or after
-	Until       time.Time // created before
-	ReplayID    string
-	ErrorText   string // part of the reason, or of an attempt's error or answer
-	AfterID     int64  // for paging: only rows with a higher id
+	IDs         []int64   `json:"ids,omitempty"`
+	OutboxID    string    `json:"outbox_id,omitempty"`
+	OutboxIDs   []string  `json:"outbox_ids,omitempty"` // one of these
+	Destination string    `json:"destination,omitempty"`
+	EventType   string    `json:"event_type,omitempty"`
+	AggregateID string    `json:"aggregate_id,omitempty"`
+	States      []State   `json:"states,omitempty"`
+	Since       time.Time `json:"since,omitzero"` // created at or after
+	Until       time.Time `json:"until,omitzero"` // created before
+	ReplayID    string    `json:"replay_id,omitempty"`
+	ErrorText   string    `json:"error,omitempty"` // part of the reason, or of an attempt's error or answer
+	AfterID     int64     `json:"after,omitempty"` // for paging: only rows with a higher id, or a lower one with Newest
+	Newest      bool      `json:"-"`               // List gives the newest first
+}
+
+// Narrows tells whether the filter leaves anything out, its states aside.
+func (f Filter) Narrows() bool {
+	return len(f.IDs) > 0 || f.OutboxID != "" || len(f.OutboxIDs) > 0 || f.Destination != "" || f.EventType != "" || f.AggregateID != "" ||
+		f.ReplayID != "" || f.ErrorText != "" || !f.Since.IsZero() || !f.Until.IsZero()
 }
 
 // where gives the condition and its parameters, numbered from $1.
 func (f Filter) where() (string, []any) {
-	conditions, args := []string{"d.id > $1"}, []any{f.AfterID}
+	after := "d.id > $1"
+	if f.Newest {
+		after = "($1 = 0 OR d.id < $1)"
+	}
+	conditions, args := []string{after}, []any{f.AfterID}
 	add := func(condition string, arg any) {
 		args = append(args, arg)
 		conditions = append(conditions, strings.ReplaceAll(condition, "?", fmt.Sprintf("$%d", len(args))))
@@ -40,6 +52,9 @@ func (f Filter) where() (string, []any) {
 	}
 	if f.OutboxID != "" {
 		add("d.outbox_id = ?", f.OutboxID)
+	}
+	if len(f.OutboxIDs) > 0 {
+		add("d.outbox_id = ANY (?)", f.OutboxIDs)
 	}
 	if f.Destination != "" {
 		add("d.destination = ?", f.Destination)
@@ -109,7 +124,11 @@ func (e *Entry) fields() []any {
 // List gives the dead letters that fit, in the order of their ids, at most limit.
 func (s *Store) List(ctx context.Context, f Filter, limit int) ([]Entry, error) {
 	where, args := f.where()
-	rows, err := s.db.Query(ctx, fmt.Sprintf(`SELECT %s FROM %s d WHERE %s ORDER BY d.id LIMIT %d`, entryColumns, s.table, where, limit), args...)
+	order := "d.id"
+	if f.Newest {
+		order += " DESC"
+	}
+	rows, err := s.db.Query(ctx, fmt.Sprintf(`SELECT %s FROM %s d WHERE %s ORDER BY %s LIMIT %d`, entryColumns, s.table, where, order, limit), args...)
 	if err != nil {
 		return nil, fmt.Errorf("list dead letters: %w", err)
 	}

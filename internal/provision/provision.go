@@ -67,6 +67,16 @@ func Init(ctx context.Context, conn *pgx.Conn, o Options, report func(Step)) err
 	return nil
 }
 
+// InitTables creates what is missing of the relay's own tables alone, for an inbox
+// that has no relay beside it.
+func InitTables(ctx context.Context, conn *pgx.Conn, o Options) (Step, error) {
+	done, err := ensureTables(ctx, conn, o)
+	if err != nil {
+		return Step{}, fmt.Errorf("schema %s: %w", o.Schema, Explain(err, o))
+	}
+	return Step{Object: "schema " + o.Schema, Done: done}, nil
+}
+
 func ensureTables(ctx context.Context, conn *pgx.Conn, o Options) (string, error) {
 	// CREATE SCHEMA IF NOT EXISTS wants the right to create even where the schema
 	// exists, which a least-privilege role lacks.
@@ -323,8 +333,8 @@ func serverVersion(conn *pgconn.PgConn) int {
 // SQL gives the statements by which a DBA does what Init would, on a server of
 // the given major version.
 func SQL(o Options, version int) (string, error) {
-	migrator := &migrate.Migrator{}
-	if err := load(migrator, o.Schema); err != nil {
+	tables, err := TablesSQL(o.Schema)
+	if err != nil {
 		return "", err
 	}
 	outboxTable, err := outboxStatement(o)
@@ -332,16 +342,25 @@ func SQL(o Options, version int) (string, error) {
 		return "", err
 	}
 	var b strings.Builder
-	schema := pgx.Identifier{o.Schema}.Sanitize()
 	fmt.Fprintf(&b, "-- What `cdc-relay init` does, for a server of version %d. Leave out what is there already.\n\n", version)
-	fmt.Fprintf(&b, "BEGIN;\n\nCREATE SCHEMA %s;\n\n", schema)
+	fmt.Fprintf(&b, "BEGIN;\n\n%s%s\n\n%s;\n\nCOMMIT;\n\n", tables, strings.TrimSpace(outboxTable), publicationStatement(o))
+	fmt.Fprintf(&b, "-- In a transaction of its own.\n%s;\n", slotStatement(o, version))
+	return b.String(), nil
+}
+
+// TablesSQL gives the statements that create the relay's own tables.
+func TablesSQL(schema string) (string, error) {
+	migrator := &migrate.Migrator{}
+	if err := load(migrator, schema); err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "CREATE SCHEMA %s;\n\n", pgx.Identifier{schema}.Sanitize())
 	for _, m := range migrator.Migrations {
 		fmt.Fprintf(&b, "%s\n\n", strings.TrimSpace(m.UpSQL))
 	}
-	fmt.Fprintf(&b, "CREATE TABLE %s (version int4 NOT NULL);\n", versionTable(o.Schema))
-	fmt.Fprintf(&b, "INSERT INTO %s VALUES (%d);\n\n", versionTable(o.Schema), len(migrator.Migrations))
-	fmt.Fprintf(&b, "%s\n\n%s;\n\nCOMMIT;\n\n", strings.TrimSpace(outboxTable), publicationStatement(o))
-	fmt.Fprintf(&b, "-- In a transaction of its own.\n%s;\n", slotStatement(o, version))
+	fmt.Fprintf(&b, "CREATE TABLE %s (version int4 NOT NULL);\n", versionTable(schema))
+	fmt.Fprintf(&b, "INSERT INTO %s VALUES (%d);\n\n", versionTable(schema), len(migrator.Migrations))
 	return b.String(), nil
 }
 

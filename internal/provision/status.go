@@ -46,25 +46,38 @@ type DestinationStatus struct {
 	LastDelivered *time.Time `json:"last_delivered_at,omitempty"`
 	Scheduled     int64      `json:"scheduled"`
 	Dead          int64      `json:"dead"`
+	Paused        *Pause     `json:"paused,omitempty"`
 }
 
-// ReadStatus asks Postgres.
-func ReadStatus(ctx context.Context, conn *pgx.Conn, o Options) (Status, error) {
+// Pause says since when, and why, a person has a destination left alone.
+type Pause struct {
+	Reason string    `json:"reason,omitempty"`
+	Since  time.Time `json:"since"`
+}
+
+// ReadStatus asks Postgres. It counts the whole delivery log, and the rows of the outbox
+// that have no processed_at.
+func ReadStatus(ctx context.Context, q catalog.Querier, o Options) (Status, error) {
+	s, err := ReadQuickStatus(ctx, q, o)
+	if err != nil {
+		return s, err
+	}
+	if err := countDelivered(ctx, q, o, &s); err != nil {
+		return s, err
+	}
+	return s, readUnprocessed(ctx, q, o, &s)
+}
+
+// ReadQuickStatus is ReadStatus without what takes long where tables are large.
+func ReadQuickStatus(ctx context.Context, q catalog.Querier, o Options) (Status, error) {
 	var s Status
-	if err := readSlot(ctx, conn, o, &s.Slot); err != nil {
+	if err := readSlot(ctx, q, o, &s.Slot); err != nil {
 		return s, err
 	}
-	version, err := TablesVersion(ctx, conn, o.Schema)
-	if err != nil || version == 0 {
+	if err := countLetters(ctx, q, o, &s); err != nil {
 		return s, err
 	}
-	if err := readDestinations(ctx, conn, o, &s); err != nil {
-		return s, err
-	}
-	if err := readBacklog(ctx, conn, o, &s); err != nil {
-		return s, err
-	}
-	return s, readUnprocessed(ctx, conn, o, &s)
+	return s, readBacklog(ctx, q, o, &s)
 }
 
 // serverPosition is as far as decoding can reach.
@@ -86,18 +99,36 @@ func readSlot(ctx context.Context, q catalog.Querier, o Options, s *SlotStatus) 
 	return nil
 }
 
-func readDestinations(ctx context.Context, q catalog.Querier, o Options, s *Status) error {
-	rows, err := q.Query(ctx, fmt.Sprintf(`SELECT destination, sum(delivered)::bigint, max(last), sum(scheduled)::bigint, sum(dead)::bigint FROM (
-		SELECT destination, count(*) AS delivered, max(delivered_at) AS last, 0 AS scheduled, 0 AS dead FROM %s GROUP BY 1
-		UNION ALL
-		SELECT destination, 0, NULL, count(*) FILTER (WHERE state = 'SCHEDULED'), count(*) FILTER (WHERE state = 'DEAD') FROM %s GROUP BY 1
-		) t GROUP BY 1 ORDER BY 1`,
-		pgx.Identifier{o.Schema, "deliveries"}.Sanitize(), pgx.Identifier{o.Schema, "dead_letters"}.Sanitize()))
+func countLetters(ctx context.Context, q catalog.Querier, o Options, s *Status) error {
+	rows, err := q.Query(ctx, `SELECT destination, count(*) FILTER (WHERE state = 'SCHEDULED'), count(*) FILTER (WHERE state = 'DEAD')
+		FROM `+pgx.Identifier{o.Schema, "dead_letters"}.Sanitize()+` WHERE state IN ('SCHEDULED', 'DEAD') GROUP BY 1 ORDER BY 1`)
+	if err != nil {
+		return fmt.Errorf("count dead letters: %w", err)
+	}
+	s.Destinations, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (d DestinationStatus, err error) {
+		return d, row.Scan(&d.Name, &d.Scheduled, &d.Dead)
+	})
+	if err != nil {
+		return fmt.Errorf("count dead letters: %w", err)
+	}
+	return nil
+}
+
+func countDelivered(ctx context.Context, q catalog.Querier, o Options, s *Status) error {
+	rows, err := q.Query(ctx, `SELECT destination, count(*), max(delivered_at) FROM `+pgx.Identifier{o.Schema, "deliveries"}.Sanitize()+` GROUP BY 1 ORDER BY 1`)
 	if err != nil {
 		return fmt.Errorf("count deliveries: %w", err)
 	}
-	s.Destinations, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (d DestinationStatus, err error) {
-		return d, row.Scan(&d.Name, &d.Delivered, &d.LastDelivered, &d.Scheduled, &d.Dead)
+	var d DestinationStatus
+	_, err = pgx.ForEachRow(rows, []any{&d.Name, &d.Delivered, &d.LastDelivered}, func() error {
+		for i := range s.Destinations {
+			if s.Destinations[i].Name == d.Name {
+				s.Destinations[i].Delivered, s.Destinations[i].LastDelivered = d.Delivered, d.LastDelivered
+				return nil
+			}
+		}
+		s.Destinations = append(s.Destinations, d)
+		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("count deliveries: %w", err)
@@ -141,9 +172,16 @@ func readUnprocessed(ctx context.Context, q catalog.Querier, o Options, s *Statu
 	return nil
 }
 
+// CountUnprocessed counts the outbox rows without processed_at; nil where it isn't marked.
+func CountUnprocessed(ctx context.Context, q catalog.Querier, o Options) (*int64, error) {
+	var s Status
+	err := readUnprocessed(ctx, q, o, &s)
+	return s.Unprocessed, err
+}
+
 // ReadSlot asks Postgres for the slot alone.
-func ReadSlot(ctx context.Context, conn *pgx.Conn, o Options) (SlotStatus, error) {
+func ReadSlot(ctx context.Context, q catalog.Querier, o Options) (SlotStatus, error) {
 	var s SlotStatus
-	err := readSlot(ctx, conn, o, &s)
+	err := readSlot(ctx, q, o, &s)
 	return s, err
 }

@@ -39,7 +39,7 @@ func (s *session) confirm(ctx context.Context, watermark outbox.LSN, now time.Ti
 	s.confirmed, s.lastStatus, s.replyAsked = watermark, now, false
 	events, bytes := s.stream.tracker.InFlight()
 	s.stream.update(func(st *Status) {
-		st.Confirmed, st.ServerEnd, st.InFlight, st.Bytes = watermark, s.serverEnd, events, bytes
+		st.Confirmed, st.ServerEnd, st.InFlight, st.Bytes, st.Oldest = watermark, s.serverEnd, events, bytes, s.stream.tracker.Oldest()
 	})
 	return nil
 }

@@ -75,7 +75,10 @@ func (s *session) run(intake, drain context.Context, intakeOver func()) error {
 	}
 	s.streamed = true
 	s.stream.yield.Store(nil)
-	s.stream.update(func(st *Status) { st.State, st.Reason = Streaming, "" })
+	s.stream.update(func(st *Status) {
+		st.State, st.Reason = Streaming, ""
+		st.Sessions++
+	})
 	s.stream.options.Log.Info().Str("slot", s.stream.options.Slot).Msg("streaming")
 	if err := s.backlog(intake); err != nil {
 		return err
@@ -130,7 +133,7 @@ func (s *session) backlog(ctx context.Context) error {
 			return err
 		}
 		if len(events) > 0 && !opened {
-			if err := stream.tracker.Begin(stream.options.Backlog.Position()); err != nil {
+			if err := stream.tracker.Begin(stream.options.Backlog.Position(), time.Now()); err != nil {
 				return &protocolError{err}
 			}
 			opened = true
@@ -250,7 +253,7 @@ func (s *session) change(data []byte) error {
 	switch m := message.(type) {
 	case decoder.Begin:
 		s.transaction = m.FinalLSN
-		err = s.stream.tracker.Begin(m.FinalLSN)
+		err = s.stream.tracker.Begin(m.FinalLSN, m.CommitTime)
 	case decoder.Insert:
 		s.pending = m.Event
 	case decoder.Commit:

@@ -107,7 +107,9 @@ type Status struct {
 	ServerEnd outbox.LSN // how far the server said it was
 	InFlight  int        // events
 	Bytes     int        // of those events
+	Oldest    time.Time  // when the first of what isn't settled was committed; zero for nothing
 	Paused    bool       // the window is full
+	Sessions  int        // how often it began to stream
 }
 
 // State is what a Stream is doing.
