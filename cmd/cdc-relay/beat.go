@@ -46,14 +46,18 @@ func newHeart(s *service) *heart {
 
 // run beats until ctx ends, then takes leave.
 func (h *heart) run(ctx context.Context) error {
-	ticker := time.NewTicker(operations.BeatEvery)
+	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	h.sampled = time.Now()
 	h.beat(ctx, nil)
 	for {
 		select {
 		case now := <-ticker.C:
-			h.beat(ctx, h.sample(now))
+			if now.Sub(h.sampled) >= operations.BeatEvery {
+				h.beat(ctx, h.sample(now))
+			} else if state, reason := h.readiness(); state != h.self.State || reason != h.self.Reason {
+				h.beat(ctx, nil)
+			}
 		case <-ctx.Done():
 			leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 			defer cancel()
@@ -79,11 +83,11 @@ func (h *heart) beat(ctx context.Context, sample *operations.Sample) {
 
 // sample is what happened since the last one; nil where there is no relay.
 func (h *heart) sample(now time.Time) *operations.Sample {
+	took := now.Sub(h.sampled)
+	h.sampled = now
 	if h.relay == nil {
 		return nil
 	}
-	took := now.Sub(h.sampled)
-	h.sampled = now
 	figures, live := h.relay.metrics.Sample(), h.relay.live()
 	if !h.relay.streaming() && len(figures.Destinations) == 0 {
 		return nil // whoever streams has the figures

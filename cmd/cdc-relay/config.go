@@ -168,10 +168,14 @@ type HoldConfig struct {
 	MaxAge   time.Duration `yaml:"max_age" env:"MAX_AGE"`
 }
 
-// AdminConfig is about the relay's own HTTP: /healthz, /readyz, /metrics.
+// AdminConfig is about the relay's own HTTP: probes, metrics, the API and the admin page.
 type AdminConfig struct {
-	Listen string `yaml:"listen" env:"LISTEN"` // "" serves none
-	Token  string `yaml:"token" env:"TOKEN"`
+	Listen        string   `yaml:"listen" env:"LISTEN"`                   // "" serves none
+	Token         string   `yaml:"token" env:"TOKEN"`                     // of operators
+	TokenFile     string   `yaml:"token_file" env:"TOKEN_FILE"`           // holds it instead
+	ReadToken     string   `yaml:"read_token" env:"READ_TOKEN"`           // of those who may only look
+	ReadTokenFile string   `yaml:"read_token_file" env:"READ_TOKEN_FILE"` // holds it instead
+	Redact        []string `yaml:"redact" env:"REDACT"`                   // JSON paths of payloads that are not shown
 }
 
 // LogConfig is about the relay's own log.

@@ -12,6 +12,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/admin"
 	"github.com/cdc-relay/cdc-relay/internal/alert"
 	"github.com/cdc-relay/cdc-relay/internal/catalog"
+	"github.com/cdc-relay/cdc-relay/internal/operations"
 	"github.com/cdc-relay/cdc-relay/internal/signature"
 )
 
@@ -200,11 +201,21 @@ func (c *Config) checkAlerts(src source) error {
 }
 
 func (c *Config) checkAdmin(src source) error {
-	if c.Admin.Listen == "" {
+	a := c.Admin
+	if a.Listen == "" {
 		return nil
 	}
-	if err := admin.Check(c.Admin.Listen, c.Admin.Token); err != nil {
+	if err := admin.Check(a.Listen, a.Token); err != nil {
 		return src.at("admin.listen", err.Error())
+	}
+	switch {
+	case a.ReadToken != "" && a.Token == "":
+		return src.at("admin.read_token", "is set while admin.token is empty, so that anybody may do anything")
+	case a.ReadToken != "" && a.ReadToken == a.Token:
+		return src.at("admin.read_token", "is the same as admin.token")
+	}
+	if _, err := operations.NewRedactor(a.Redact); err != nil {
+		return src.at("admin.redact", err.Error())
 	}
 	return nil
 }

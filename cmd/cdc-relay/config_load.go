@@ -66,6 +66,30 @@ func (c *Config) complete(src source) error {
 			return src.at(f.key+".secrets_file", err.Error())
 		}
 	}
+	if err := readToken(c.Admin.TokenFile, &c.Admin.Token); err != nil {
+		return src.at("admin.token_file", err.Error())
+	}
+	if err := readToken(c.Admin.ReadTokenFile, &c.Admin.ReadToken); err != nil {
+		return src.at("admin.read_token_file", err.Error())
+	}
+	return nil
+}
+
+// readToken takes a token from the file that holds it alone.
+func readToken(path string, token *string) error {
+	if path == "" {
+		return nil
+	}
+	if *token != "" {
+		return errors.New("is set beside the token itself")
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if *token = strings.TrimSpace(string(text)); *token == "" {
+		return errors.New("the file is empty")
+	}
 	return nil
 }
 

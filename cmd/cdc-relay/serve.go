@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -105,12 +106,27 @@ func (s *service) run(ctx context.Context, reloads <-chan Config) error {
 	parts.Go(func() error { return newHeart(s).run(serving) })
 	if s.cfg.Admin.Listen != "" {
 		parts.Go(func() error {
-			return admin.Run(serving, admin.Options{
-				Listen: s.cfg.Admin.Listen, Token: s.cfg.Admin.Token, Ready: s.readiness, Metrics: s.registry,
-			})
+			return s.administer(serving)
 		})
 	}
 	return parts.Wait()
+}
+
+// administer serves the admin listener.
+func (s *service) administer(ctx context.Context) error {
+	redactor, err := operations.NewRedactor(s.cfg.Admin.Redact)
+	if err != nil {
+		return err
+	}
+	listener, err := admin.Listen(ctx, s.cfg.Admin.Listen)
+	if err != nil {
+		return err
+	}
+	s.log.Info().Stringer("address", listener.Addr()).Bool("token", s.cfg.Admin.Token != "").Msg("serving the admin page, the API and the metrics")
+	return admin.Run(ctx, listener, admin.Options{
+		Token: s.cfg.Admin.Token, ReadToken: s.cfg.Admin.ReadToken, Ready: s.readiness, Metrics: s.registry,
+		Desk: s.desk, Redactor: redactor, Version: programVersion(), Now: time.Now, Log: s.log,
+	})
 }
 
 // takeReloads puts reloaded configurations in force.

@@ -1,20 +1,30 @@
-// Package admin serves the relay's own HTTP: whether the process lives, whether
-// it does its work, and its metrics.
+// Package admin serves the relay's own HTTP: whether the process lives, whether it does
+// its work, its metrics, the JSON API and the admin page.
+//
+//	request ─► headers ─► access (who, and may they) ─┬─► pages    (HTML, forms)
+//	                                                  ├─► API      (JSON)
+//	                                                  └─► metrics, pprof
+//	                              pages, API ─► operations.Desk
+//
+// The pages are written by the server, and every action is a form: they work without
+// JavaScript. Run's goroutines end with it.
 package admin
 
 import (
 	"context"
-	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"strings"
+	"net/http/pprof"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/rs/zerolog"
+
+	"github.com/cdc-relay/cdc-relay/internal/operations"
 )
 
 // Readiness is what /readyz tells.
@@ -26,10 +36,15 @@ type Readiness struct {
 
 // Options are what a Server is made of.
 type Options struct {
-	Listen  string
-	Token   string // wanted for everything but the two probes; "" wants none
-	Ready   func() Readiness
-	Metrics prometheus.Gatherer
+	Token     string // of operators, wanted for everything but the two probes; "" wants none
+	ReadToken string // of those who may look and change nothing; "" for nobody
+	Ready     func() Readiness
+	Metrics   prometheus.Gatherer
+	Desk      *operations.Desk
+	Redactor  *operations.Redactor
+	Version   string
+	Now       func() time.Time
+	Log       zerolog.Logger
 }
 
 // Check refuses a listener that others can reach and that wants no token.
@@ -38,22 +53,38 @@ func Check(listen, token string) error {
 	if err != nil {
 		return errors.New("is not host:port")
 	}
-	if token != "" || host == "localhost" {
-		return nil
-	}
-	if ip := net.ParseIP(host); ip != nil && ip.IsLoopback() {
+	if token != "" || isLoopback(host) {
 		return nil
 	}
 	return errors.New("is not a loopback address, and admin.token is empty")
 }
 
-// Run serves until ctx ends.
-func Run(ctx context.Context, o Options) error {
-	listener, err := net.Listen("tcp", o.Listen)
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// Listen opens the listener for Run.
+func Listen(ctx context.Context, address string) (net.Listener, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
-		return fmt.Errorf("listen for admin: %w", err)
+		return nil, fmt.Errorf("listen for admin: %w", err)
 	}
-	server := &http.Server{Handler: handler(o), ReadHeaderTimeout: 5 * time.Second}
+	return listener, nil
+}
+
+// Run serves until ctx ends. It closes the listener.
+func Run(ctx context.Context, listener net.Listener, o Options) error {
+	handler, err := newHandler(o)
+	if err != nil {
+		listener.Close()
+		return err
+	}
+	server := &http.Server{
+		Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second,
+		WriteTimeout: 2 * time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
@@ -62,32 +93,41 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
-func handler(o Options) http.Handler {
+// newHandler assembles the routes.
+func newHandler(o Options) (http.Handler, error) {
+	access := newAccess(o)
+	pages, err := newPages(o, access)
+	if err != nil {
+		return nil, err
+	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		ready := o.Ready()
-		w.Header().Set("Content-Type", "application/json")
+		status := http.StatusOK
 		if !ready.Ready {
-			w.WriteHeader(http.StatusServiceUnavailable)
+			status = http.StatusServiceUnavailable
 		}
-		_ = json.NewEncoder(w).Encode(ready) // the client is gone if it fails
+		writeJSON(w, status, ready)
 	})
-	mux.Handle("GET /metrics", o.guard(promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{})))
-	return mux
+	mux.Handle("GET /metrics", access.need(reader, promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{})))
+	mux.Handle("GET /debug/pprof/", access.need(operator, http.HandlerFunc(pprof.Index)))
+	mux.Handle("GET /debug/pprof/profile", access.need(operator, http.HandlerFunc(pprof.Profile)))
+	mux.Handle("GET /debug/pprof/trace", access.need(operator, http.HandlerFunc(pprof.Trace)))
+	mux.Handle("GET /debug/pprof/symbol", access.need(operator, http.HandlerFunc(pprof.Symbol)))
+	mux.Handle("GET /debug/pprof/cmdline", access.need(operator, http.HandlerFunc(pprof.Cmdline)))
+	newAPI(o, access).register(mux)
+	pages.register(mux)
+	// Browsers tell where a request comes from: what another site sends is refused,
+	// whatever it bears.
+	crossOrigin := http.NewCrossOriginProtection()
+	return access.headers(crossOrigin.Handler(mux)), nil
 }
 
-func (o Options) guard(next http.Handler) http.Handler {
-	if o.Token == "" {
-		return next
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		given, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		if subtle.ConstantTimeCompare([]byte(given), []byte(o.Token)) != 1 {
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			http.Error(w, "a bearer token is wanted", http.StatusUnauthorized)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	_ = encoder.Encode(v) // the client is gone if it fails
 }

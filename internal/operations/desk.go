@@ -63,6 +63,9 @@ func (d *Desk) HasInbox() bool { return d.o.TakesIn }
 // Relays tells whether there is a relay to look at.
 func (d *Desk) Relays() bool { return d.o.Relays }
 
+// Configured names the destinations of the config.
+func (d *Desk) Configured() []string { return d.o.Configured() }
+
 // batch is how many rows one transaction changes: the settling waits for it.
 const batch = 1000
 

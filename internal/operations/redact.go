@@ -127,6 +127,20 @@ func (r *Redactor) Read(payload []byte, limit int) Readable {
 	return Readable{Text: strings.ToValidUTF8(string(payload[:min(len(payload), limit)]), "\uFFFD"), Size: len(payload), Cut: cut}
 }
 
+// ReadAnswer makes what a receiver answered readable. It may be cut, and need not be JSON:
+// of what looks like JSON and can't be read, nothing is shown where there is anything to
+// hide, since a receiver may send back what it was sent.
+func (r *Redactor) ReadAnswer(answer string) string {
+	read := r.Read([]byte(answer), 0)
+	if read.JSON || len(r.paths) == 0 {
+		return read.Text
+	}
+	if trimmed := strings.TrimSpace(answer); strings.HasPrefix(trimmed, "{") || strings.HasPrefix(trimmed, "[") {
+		return read.Text
+	}
+	return answer
+}
+
 // indenter copies one JSON value.
 type indenter struct {
 	redactor *Redactor

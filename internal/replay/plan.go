@@ -17,10 +17,32 @@ import (
 // Request says what somebody wants to be sent again. One of FromLSN, Checkpoint and
 // Since is set.
 type Request struct {
-	FromLSN    string
-	Checkpoint string
-	UntilLSN   string
+	FromLSN    string `json:"from_lsn,omitempty"`
+	Checkpoint string `json:"checkpoint,omitempty"`
+	UntilLSN   string `json:"until_lsn,omitempty"`
 	Filter
+}
+
+// Check finds what is wrong with a request before anybody is asked.
+func (r *Request) Check() error {
+	given := 0
+	for _, yes := range []bool{r.FromLSN != "", r.Checkpoint != "", r.Since != nil} {
+		if yes {
+			given++
+		}
+	}
+	if given != 1 {
+		return errors.New("say from where: one of an LSN, a checkpoint and a time")
+	}
+	for _, lsn := range []string{r.FromLSN, r.UntilLSN} {
+		if lsn == "" {
+			continue
+		}
+		if _, err := saved.ParseLSN(lsn); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Plan is a request that was looked at: what would be sent, and what can't be.
