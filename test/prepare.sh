@@ -1,7 +1,29 @@
 #!/bin/sh
 # Makes sure that there is a Postgres to start: server binaries, or a Docker
-# daemon that answers. On Debian it installs Postgres where neither is there.
+# daemon that answers. On Debian it installs Postgres where neither is there, and, when
+# called with "browser", Chromium where that is missing.
 set -eu
+
+if [ "${1:-}" = browser ] && [ -z "${CDC_RELAY_TEST_CHROMIUM:-}" ]; then
+	found=""
+	for name in chromium chromium-browser google-chrome google-chrome-stable headless-shell; do
+		if command -v "$name" >/dev/null 2>&1; then
+			found=$name
+		fi
+	done
+	if [ -n "$found" ]; then
+		echo "Browser: $found"
+	elif command -v apt-get >/dev/null 2>&1 && { [ "$(id -u)" = 0 ] || command -v sudo >/dev/null 2>&1; }; then
+		sudo=""
+		[ "$(id -u)" = 0 ] || sudo=sudo
+		echo "Browser: none found; installing Debian's package chromium"
+		$sudo apt-get update -qq
+		DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends chromium >/dev/null
+	else
+		echo "No Chromium is on this machine: install one, or name it by CDC_RELAY_TEST_CHROMIUM." >&2
+		exit 1
+	fi
+fi
 
 if [ -n "${CDC_RELAY_TEST_DATABASE_URL:-}" ]; then
 	echo "Postgres: the server of CDC_RELAY_TEST_DATABASE_URL"

@@ -323,3 +323,13 @@ func (r *receiver) forget() {
 	defer r.mu.Unlock()
 	r.got, r.ok = nil, nil
 }
+
+// dropSlot drops the slot, whoever streams it and comes back to it.
+func (b *bundle) dropSlot(t *testing.T) {
+	t.Helper()
+	eventually(t, "the slot to be dropped", func() bool {
+		_, _ = b.Conn.Exec(t.Context(), `SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1 AND active`, b.Name)
+		_, err := b.Conn.Exec(t.Context(), `SELECT pg_drop_replication_slot($1)`, b.Name)
+		return err == nil
+	})
+}

@@ -70,7 +70,7 @@ func TestG1SlotDropped(t *testing.T) {
 	b.confirmed(t)
 	relay.stop(t)
 	b.insertNumbers(t, 2001, 6000)
-	b.Exec(t, `SELECT pg_drop_replication_slot($1)`, b.Name)
+	b.dropSlot(t)
 
 	relay = b.start(t)
 	b.receiver.await(3000)
@@ -110,14 +110,7 @@ func TestSlotDroppedWhileRunning(t *testing.T) {
 	b.insertNumbers(t, 1, 100)
 	b.receiver.await(100)
 	b.confirmed(t)
-	for range 50 {
-		if _, err := b.Conn.Exec(t.Context(), `SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1 AND active`, b.Name); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := b.Conn.Exec(t.Context(), `SELECT pg_drop_replication_slot($1)`, b.Name); err == nil {
-			break
-		}
-	}
+	b.dropSlot(t)
 	b.insertNumbers(t, 101, 200)
 	b.receiver.await(200)
 	b.confirmed(t)
@@ -137,7 +130,7 @@ func TestOnLostFail(t *testing.T) {
 	b.receiver.await(10)
 	b.confirmed(t)
 	relay.stop(t)
-	b.Exec(t, `SELECT pg_drop_replication_slot($1)`, b.Name)
+	b.dropSlot(t)
 	code, _, stderr := b.run(t, "run", "--config", b.failing(t))
 	if code != 2 || !strings.Contains(stderr, "is lost") || !strings.Contains(stderr, "slot.on_lost") {
 		t.Errorf("exit code %d: %s", code, stderr)

@@ -40,11 +40,7 @@ func TestG1SlotMadeAnewByAnother(t *testing.T) {
 
 	first.cmd.Process.Signal(syscall.SIGSTOP)
 	second.cmd.Process.Signal(syscall.SIGSTOP)
-	eventually(t, "the slot to be dropped", func() bool {
-		_, _ = b.Conn.Exec(t.Context(), `SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1 AND active`, b.Name)
-		_, err := b.Conn.Exec(t.Context(), `SELECT pg_drop_replication_slot($1)`, b.Name)
-		return err == nil
-	})
+	b.dropSlot(t)
 	b.insertNumbers(t, 21, 120)
 	gated.store(1)
 	second.cmd.Process.Signal(syscall.SIGCONT)
@@ -75,11 +71,7 @@ func TestG1HalfMadeSlotIsNotStreamed(t *testing.T) {
 	// As it stands in the middle of the making: the rows of before are not listed yet.
 	b.Exec(t, `SELECT pg_advisory_lock($1)`, int64(0x63646330))
 	b.Exec(t, `UPDATE cdc_relay.slot_state SET making = true`)
-	eventually(t, "the slot to be dropped", func() bool {
-		_, _ = b.Conn.Exec(t.Context(), `SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1 AND active`, b.Name)
-		_, err := b.Conn.Exec(t.Context(), `SELECT pg_drop_replication_slot($1)`, b.Name)
-		return err == nil
-	})
+	b.dropSlot(t)
 	b.insertNumbers(t, 11, 20)
 	b.Exec(t, `SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, b.Name)
 	eventually(t, "the relay to wait", func() bool { return strings.Contains(relay.log.String(), "are being made") })
