@@ -82,12 +82,17 @@ func wanted(r *http.Request) (request replay.Request, rate float64, err error) {
 	return request, rate, nil
 }
 
-func (p *pages) planReplay(w http.ResponseWriter, r *http.Request) error {
+// planned looks at what the form asks for.
+func (p *pages) planned(r *http.Request) (plan replay.Plan, rate float64, err error) {
 	request, rate, err := wanted(r)
-	if err != nil {
-		return err
+	if err == nil {
+		plan, err = p.desk.PlanReplay(r.Context(), request)
 	}
-	plan, err := p.desk.PlanReplay(r.Context(), request)
+	return plan, rate, err
+}
+
+func (p *pages) planReplay(w http.ResponseWriter, r *http.Request) error {
+	plan, rate, err := p.planned(r)
 	if err != nil {
 		return err
 	}
@@ -95,11 +100,7 @@ func (p *pages) planReplay(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (p *pages) startReplay(w http.ResponseWriter, r *http.Request) error {
-	request, rate, err := wanted(r)
-	if err != nil {
-		return err
-	}
-	plan, err := p.desk.PlanReplay(r.Context(), request)
+	plan, rate, err := p.planned(r)
 	if err != nil {
 		return err
 	}
