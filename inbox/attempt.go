@@ -35,6 +35,7 @@ func (p *Processor) attempt(ctx context.Context, c claim) {
 		p.o.Attempted(c.Event, verdict)
 		log.Debug().Str("verdict", verdict).Msg("inbound event processed")
 	case errors.Is(err, errTaken):
+		log.Debug().Msg("the claim on an inbound event had run out; somebody else has it")
 	case ctx.Err() != nil, errors.Is(err, errNotBegun):
 		// No fault of the event: it isn't an attempt.
 		log.Warn().Err(err).Msg("an attempt at an inbound event was broken off; it will be made again")
@@ -70,8 +71,11 @@ func (p *Processor) transact(ctx context.Context, c claim) (verdict string, err 
 		return "", fmt.Errorf("%w: %w", errNotBegun, err)
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx)) // without effect after the commit
+	// A lock that is in the way is waited for: it is that of a duplicate being counted,
+	// or of whoever took the event up when this claim had run out, and then the row
+	// doesn't match any more.
 	var mine bool
-	err = tx.QueryRow(ctx, `SELECT true FROM `+p.table+` WHERE id = $1 AND attempts = $2 AND status IN ('PENDING', 'DEFERRED') FOR UPDATE SKIP LOCKED`, c.ID, c.attempts).Scan(&mine)
+	err = tx.QueryRow(ctx, `SELECT true FROM `+p.table+` WHERE id = $1 AND attempts = $2 AND status IN ('PENDING', 'DEFERRED') FOR UPDATE`, c.ID, c.attempts).Scan(&mine)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return "", errTaken
 	}
