@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/cdc-relay/cdc-relay/internal/deadletter"
 	"github.com/cdc-relay/cdc-relay/internal/outbox"
@@ -37,6 +38,7 @@ type destination struct {
 	now     func() time.Time
 	log     zerolog.Logger
 	parking bool
+	tracer  trace.Tracer // nil for none
 
 	current atomic.Pointer[settings]
 	claimed atomic.Int64 // parked deliveries in hand
@@ -181,7 +183,7 @@ func (d *destination) round(ctx context.Context, set *settings, delivery *delive
 	if delivery.letter != nil {
 		replay = delivery.letter.ReplayID
 	}
-	result, err := set.Sender.Send(ctx, Round{Event: delivery.event, First: delivery.tries + 1, Attempts: attempts, ReplayID: replay})
+	result, err := d.send(ctx, set.Sender, delivery, Round{Event: delivery.event, First: delivery.tries + 1, Attempts: attempts, ReplayID: replay})
 	if err != nil {
 		leave(true) // nobody can say
 		return step{}
@@ -215,6 +217,17 @@ func (d *destination) round(ctx context.Context, set *settings, delivery *delive
 		return d.later(delivery, outcome, max(set.Schedule[delivery.rounds-1], asked))
 	}
 	return d.conclude(delivery, outcome)
+}
+
+// send makes the attempts of a round, within its span when there are traces.
+func (d *destination) send(ctx context.Context, sender Sender, delivery *delivery, round Round) (Result, error) {
+	if d.tracer == nil {
+		return sender.Send(ctx, round)
+	}
+	ctx, span := d.traceRound(ctx, delivery)
+	result, err := sender.Send(ctx, round)
+	endRound(span, result, err, d.now())
+	return result, err
 }
 
 // queueLimit is how long deliveries may wait in a destination's queue before it

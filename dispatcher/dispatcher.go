@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/cdc-relay/cdc-relay/internal/deadletter"
 	"github.com/cdc-relay/cdc-relay/internal/outbox"
@@ -42,7 +43,10 @@ type Options struct {
 	WindowEvents int
 	WindowBytes  int
 	Now          func() time.Time
-	Log          zerolog.Logger
+	// Tracer makes a span of each round, below the span that the row's headers name in
+	// traceparent; nil makes none.
+	Tracer trace.Tracer
+	Log    zerolog.Logger
 }
 
 // Dispatcher owns the lanes of all destinations.
@@ -74,7 +78,7 @@ func New(o Options) (*Dispatcher, error) {
 
 func (d *Dispatcher) build(s Destination) (*destination, error) {
 	built := &destination{
-		name: s.Name, now: d.options.Now, parking: d.parking != nil,
+		name: s.Name, now: d.options.Now, tracer: d.options.Tracer, parking: d.parking != nil,
 		log: d.options.Log.With().Str("destination", s.Name).Logger(),
 	}
 	// Work begins with the first push, which only Run makes, after it has set ctx.

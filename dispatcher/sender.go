@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-retryablehttp"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/cdc-relay/cdc-relay/internal/outbox"
 	"github.com/cdc-relay/cdc-relay/internal/signature"
@@ -52,11 +53,13 @@ type HTTPOptions struct {
 	MaxWait       time.Duration
 	MaxRetryAfter time.Duration // the most of a Retry-After that is heeded
 	Now           func() time.Time
+	Tracer        trace.Tracer // nil traces nothing, and sends the row's own traceparent on
 }
 
 // HTTPSender sends events as signed POST requests. It is safe for concurrent use.
 type HTTPSender struct {
 	options HTTPOptions
+	host    string // of the URL
 	client  *retryablehttp.Client
 }
 
@@ -70,6 +73,9 @@ const (
 // NewHTTPSender returns a sender for one destination.
 func NewHTTPSender(o HTTPOptions) *HTTPSender {
 	s := &HTTPSender{options: o}
+	if parsed, err := url.Parse(o.URL); err == nil {
+		s.host = parsed.Hostname()
+	}
 	s.client = &retryablehttp.Client{
 		HTTPClient: &http.Client{
 			Transport: keepIdle{o.Transport},
@@ -97,6 +103,7 @@ type exchange struct {
 	attempts []outbox.Attempt
 	started  time.Time
 	verdict  Verdict
+	span     trace.Span // of the attempt under way; nil when nothing is traced
 }
 
 type exchangeKey struct{}
@@ -149,6 +156,7 @@ func (s *HTTPSender) prepare(r *http.Request) error {
 			header.Set(h.Name, h.Value)
 		}
 	}
+	x.begin(r.Context(), header)
 	r.Header = header
 	return nil
 }
@@ -169,12 +177,13 @@ func checkRetry(ctx context.Context, response *http.Response, err error) (bool, 
 			x.verdict = Judge(response.StatusCode, response.Header, o.Now(), o.MaxRetryAfter)
 		}
 	}
-	if ctx.Err() != nil {
-		return false, ctx.Err()
-	}
 	attempt.Duration = x.sender.options.Now().Sub(x.started)
 	if err != nil {
 		attempt.Error = describeError(err)
+	}
+	x.end(attempt)
+	if ctx.Err() != nil {
+		return false, ctx.Err()
 	}
 	x.attempts = append(x.attempts, attempt)
 	// A Retry-After concerns the whole destination, so it ends the round.

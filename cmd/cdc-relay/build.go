@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -8,6 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
+	"go.opentelemetry.io/otel"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/cdc-relay/cdc-relay/checkpoint"
 	"github.com/cdc-relay/cdc-relay/checkpoint/saved"
@@ -18,6 +22,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/operations"
 	"github.com/cdc-relay/cdc-relay/internal/replay"
 	"github.com/cdc-relay/cdc-relay/internal/signature"
+	"github.com/cdc-relay/cdc-relay/internal/telemetry"
 )
 
 // Here the configuration becomes the options of the packages.
@@ -79,11 +84,11 @@ func (c *Config) destinationNames() []string {
 	return names
 }
 
-func (c *Config) destinations() ([]dispatcher.Destination, error) {
+func (c *Config) destinations(tracer trace.Tracer) ([]dispatcher.Destination, error) {
 	destinations := make([]dispatcher.Destination, 0, len(c.Destinations))
 	inline, breaker := c.Retry.Inline, c.CircuitBreaker
 	for _, d := range c.Destinations {
-		sender, err := d.sender(c.Retry)
+		sender, err := d.sender(c.Retry, tracer)
 		if err != nil {
 			return nil, fmt.Errorf("destination %s: %w", d.Name, err)
 		}
@@ -100,7 +105,7 @@ func (c *Config) destinations() ([]dispatcher.Destination, error) {
 	return destinations, nil
 }
 
-func (d *DestinationConfig) sender(retry RetryConfig) (dispatcher.Sender, error) {
+func (d *DestinationConfig) sender(retry RetryConfig, tracer trace.Tracer) (dispatcher.Sender, error) {
 	scheme, err := signature.Preset(d.Signature)
 	if err != nil {
 		return nil, err
@@ -120,7 +125,7 @@ func (d *DestinationConfig) sender(retry RetryConfig) (dispatcher.Sender, error)
 			AllowPrivateNetworks: d.AllowPrivateNetworks, TLS: certificates,
 		}),
 		Timeout: d.Timeout, MinWait: retry.Inline.MinWait, MaxWait: retry.Inline.MaxWait,
-		MaxRetryAfter: retry.MaxRetryAfter, Now: time.Now,
+		MaxRetryAfter: retry.MaxRetryAfter, Now: time.Now, Tracer: tracer,
 	}), nil
 }
 
@@ -148,4 +153,19 @@ func (c *Config) notifier(log zerolog.Logger) (*alert.Notifier, error) {
 		targets = append(targets, target)
 	}
 	return alert.New(alert.Options{Targets: targets, Every: alertInterval, Now: time.Now, Log: log}), nil
+}
+
+// tracing is nil where the config has no endpoint for traces.
+func (c *Config) tracing(ctx context.Context, log zerolog.Logger) (*sdktrace.TracerProvider, error) {
+	if c.Tracing.Endpoint == "" {
+		return nil, nil
+	}
+	// The exporter tells of its failures here alone.
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		log.Warn().Err(err).Msg("traces could not be exported; they are dropped")
+	}))
+	return telemetry.NewTracing(ctx, telemetry.TracingOptions{
+		Endpoint: c.Tracing.Endpoint, Headers: c.Tracing.Headers, Ratio: c.Tracing.SampleRatio,
+		Service: c.Tracing.ServiceName, Version: programVersion(),
+	})
 }

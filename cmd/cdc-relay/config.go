@@ -22,6 +22,7 @@ type Config struct {
 	Alerts          AlertsConfig        `yaml:"alerts" envPrefix:"ALERTS_"`
 	Inbox           InboxConfig         `yaml:"inbox" envPrefix:"INBOX_"`
 	Admin           AdminConfig         `yaml:"admin" envPrefix:"ADMIN_"`
+	Tracing         TracingConfig       `yaml:"tracing" envPrefix:"TRACING_"`
 	Log             LogConfig           `yaml:"log" envPrefix:"LOG_"`
 	ShutdownTimeout time.Duration       `yaml:"shutdown_timeout" env:"SHUTDOWN_TIMEOUT"`
 }
@@ -178,6 +179,14 @@ type AdminConfig struct {
 	Redact        []string `yaml:"redact" env:"REDACT"`                   // JSON paths of payloads that are not shown
 }
 
+// TracingConfig is about OpenTelemetry traces.
+type TracingConfig struct {
+	Endpoint    string            `yaml:"endpoint" env:"ENDPOINT"` // OTLP over HTTP; "" makes no traces
+	Headers     map[string]string `yaml:"headers" env:"HEADERS"`
+	SampleRatio float64           `yaml:"sample_ratio" env:"SAMPLE_RATIO"` // of events whose row names no span
+	ServiceName string            `yaml:"service_name" env:"SERVICE_NAME"`
+}
+
 // LogConfig is about the relay's own log.
 type LogConfig struct {
 	Level  string `yaml:"level" env:"LEVEL"`
@@ -212,6 +221,7 @@ func defaultConfig() Config {
 			Every: time.Minute, Retention: 168 * time.Hour, Hold: HoldConfig{MaxBytes: 10 << 30, MaxAge: 24 * time.Hour},
 		},
 		Inbox:           defaultInbox(),
+		Tracing:         TracingConfig{SampleRatio: 1, ServiceName: "cdc-relay"},
 		Log:             LogConfig{Level: "info", Format: "json"},
 		ShutdownTimeout: 30 * time.Second,
 	}

@@ -19,7 +19,7 @@ import (
 // check finds the first setting that can't work.
 func (c *Config) check(src source) error {
 	for _, check := range []func(source) error{
-		c.checkDatabase, c.checkOutbox, c.checkDestinations, c.checkNumbers, c.checkParking, c.checkAlerts, c.checkInbox, c.checkAdmin, c.checkLog,
+		c.checkDatabase, c.checkOutbox, c.checkDestinations, c.checkNumbers, c.checkParking, c.checkAlerts, c.checkInbox, c.checkAdmin, c.checkTracing, c.checkLog,
 	} {
 		if err := check(src); err != nil {
 			return err
@@ -216,6 +216,20 @@ func (c *Config) checkAdmin(src source) error {
 	}
 	if _, err := operations.NewRedactor(a.Redact); err != nil {
 		return src.at("admin.redact", err.Error())
+	}
+	return nil
+}
+
+func (c *Config) checkTracing(src source) error {
+	t := c.Tracing
+	if t.Endpoint == "" {
+		return nil
+	}
+	if u, err := url.Parse(t.Endpoint); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return src.at("tracing.endpoint", "is no http or https URL, such as http://127.0.0.1:4318")
+	}
+	if !(t.SampleRatio >= 0 && t.SampleRatio <= 1) { // not a number is refused too
+		return src.at("tracing.sample_ratio", "must be from 0 to 1")
 	}
 	return nil
 }

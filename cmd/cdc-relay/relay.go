@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cdc-relay/cdc-relay/checkpoint"
@@ -44,6 +45,7 @@ type relay struct {
 	alerts      *alert.Notifier
 	keeper      *retention.Keeper
 	metrics     *telemetry.Relay
+	tracer      trace.Tracer // nil without tracing
 	saver       *saved.Keeper
 	replays     *replay.Runner
 	desk        *operations.Desk
@@ -59,7 +61,7 @@ type relay struct {
 // newRelay creates what is missing in Postgres, refuses to start on what is wrong, and
 // returns a relay that is ready to run.
 func newRelay(ctx context.Context, s *service) (*relay, error) {
-	r := &relay{cfg: s.cfg, log: s.log, alerts: s.alerts, desk: s.desk, watching: s.watching, events: make(chan *outbox.Event), serverLeaves: make(chan struct{}, 1)}
+	r := &relay{cfg: s.cfg, log: s.log, alerts: s.alerts, desk: s.desk, watching: s.watching, tracer: s.tracer(), events: make(chan *outbox.Event), serverLeaves: make(chan struct{}, 1)}
 	var err error
 	r.pool, err = s.cfg.watchedPool(ctx, 5, func(err *pgconn.PgError) {
 		if leaves(err) {
@@ -91,7 +93,7 @@ func (r *relay) assemble() error {
 	if err != nil {
 		return err
 	}
-	destinations, err := cfg.destinations()
+	destinations, err := cfg.destinations(r.tracer)
 	if err != nil {
 		return err
 	}
@@ -112,7 +114,7 @@ func (r *relay) assemble() error {
 	})
 	options := dispatcher.Options{
 		Destinations: destinations, Outcomes: outcomes, Resends: resends, WindowEvents: cfg.Window.Events, WindowBytes: cfg.Window.Bytes,
-		Now: time.Now, Log: log,
+		Now: time.Now, Tracer: r.tracer, Log: log,
 	}
 	if cfg.Parking.Enabled {
 		options.DeadLetters = r.letters

@@ -8,6 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cdc-relay/cdc-relay/internal/admin"
@@ -37,7 +39,8 @@ type service struct {
 	log      zerolog.Logger
 	registry *prometheus.Registry
 	alerts   *alert.Notifier
-	watching *pgxpool.Pool // for what people look at, so that it never keeps events waiting
+	tracing  *sdktrace.TracerProvider // nil without an endpoint for traces
+	watching *pgxpool.Pool            // for what people look at, so that it never keeps events waiting
 	desk     *operations.Desk
 	relay    *relay   // nil without destinations
 	inbox    *inboxes // nil without a listener for it
@@ -45,6 +48,9 @@ type service struct {
 
 func (s *service) assemble(ctx context.Context) (err error) {
 	if s.alerts, err = s.cfg.notifier(s.log); err != nil {
+		return err
+	}
+	if s.tracing, err = s.cfg.tracing(ctx, s.log); err != nil {
 		return err
 	}
 	if s.watching, err = s.cfg.watchedPool(ctx, watchingConnections, func(*pgconn.PgError) {}); err != nil {
@@ -79,6 +85,24 @@ func (s *service) close() {
 	if s.watching != nil {
 		s.watching.Close()
 	}
+	if s.tracing != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+		defer cancel()
+		if err := s.tracing.Shutdown(ctx); err != nil {
+			s.log.Warn().Err(err).Msg("the last traces could not be exported")
+		}
+	}
+}
+
+// flushTimeout bounds how long the end waits for a collector of traces.
+const flushTimeout = 5 * time.Second
+
+// tracer is nil without tracing, so that nothing is spent on it.
+func (s *service) tracer() trace.Tracer {
+	if s.tracing == nil {
+		return nil
+	}
+	return s.tracing.Tracer("github.com/cdc-relay/cdc-relay")
 }
 
 // watchingConnections are enough for some pages at once.
@@ -154,7 +178,7 @@ func (s *service) reload(cfg Config) error {
 	if s.relay == nil {
 		return nil
 	}
-	destinations, err := cfg.destinations()
+	destinations, err := cfg.destinations(s.relay.tracer)
 	if err != nil {
 		return err
 	}

@@ -78,6 +78,7 @@ type Event struct {
 	Kind          PayloadKind
 	Headers       []byte // text of the headers column (a JSON object); nil when absent
 	CommitTime    time.Time
+	ReadAt        time.Time // when the stream had it decoded; zero for one that doesn't come from the stream
 
 	// Defect says why the row can never be sent (a NULL payload, say). It is
 	// dead-lettered with this reason by every destination that it matches.

@@ -256,6 +256,7 @@ func (s *session) change(data []byte) error {
 		err = s.stream.tracker.Begin(m.FinalLSN, m.CommitTime)
 	case decoder.Insert:
 		s.pending = m.Event
+		s.pending.ReadAt = s.lastHeard
 	case decoder.Commit:
 		s.transaction, s.committed = 0, true
 		err = s.stream.tracker.Commit(m.TransactionEndLSN)
