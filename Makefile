@@ -13,11 +13,11 @@ demo: build
 	./bin/cdc-relay demo $(DEMO_FLAGS)
 
 test:
-	@test/prepare.sh browser
+	@test/prepare.sh tests
 	$(GO) test -count=1 ./...
 
 race:
-	@test/prepare.sh browser
+	@test/prepare.sh tests
 	CDC_RELAY_TEST_RACE=1 $(GO) test -count=1 -race ./...
 
 lint:

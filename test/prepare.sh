@@ -1,10 +1,33 @@
 #!/bin/sh
 # Makes sure that there is a Postgres to start: server binaries, or a Docker
-# daemon that answers. On Debian it installs Postgres where neither is there, and, when
-# called with "browser", Chromium where that is missing.
+# daemon that answers. On Debian it installs Postgres where neither is there. Called
+# with "tests", it also installs Chromium, and unpacks Prometheus' promtool to bin/tools,
+# where those are missing.
 set -eu
+cd "$(dirname "$0")/.."
 
-if [ "${1:-}" = browser ] && [ -z "${CDC_RELAY_TEST_CHROMIUM:-}" ]; then
+if [ "${1:-}" = tests ] && ! command -v promtool >/dev/null 2>&1 && [ ! -x bin/tools/promtool ]; then
+	if ! command -v apt-get >/dev/null 2>&1; then
+		echo "promtool is not on this machine: install it, it comes with Prometheus." >&2
+		exit 1
+	fi
+	# Only unpacked: installed, the package would start a server.
+	echo "promtool: none found; unpacking Debian's package prometheus to bin/tools"
+	unpacked=$(mktemp -d)
+	trap 'rm -rf "$unpacked"' EXIT
+	if ! (cd "$unpacked" && apt-get download -qq prometheus >/dev/null 2>&1); then
+		[ "$(id -u)" != 0 ] || apt-get update -qq
+		(cd "$unpacked" && apt-get download -qq prometheus >/dev/null 2>&1) || {
+			echo "Debian's package prometheus can't be had: run apt-get update as root, or install promtool." >&2
+			exit 1
+		}
+	fi
+	dpkg -x "$unpacked"/prometheus_*.deb "$unpacked"
+	mkdir -p bin/tools
+	cp "$unpacked/usr/bin/promtool" bin/tools/
+fi
+
+if [ "${1:-}" = tests ] && [ -z "${CDC_RELAY_TEST_CHROMIUM:-}" ]; then
 	found=""
 	for name in chromium chromium-browser google-chrome google-chrome-stable headless-shell; do
 		if command -v "$name" >/dev/null 2>&1; then

@@ -84,6 +84,7 @@ func newRelay(ctx context.Context, s *service) (*relay, error) {
 		return nil, err
 	}
 	r.metrics, r.gauges = telemetry.NewRelay(s.registry, r.readings()), telemetry.NewDatabase(s.registry)
+	r.metrics.Expect(s.cfg.destinationNames())
 	return r, nil
 }
 

@@ -182,5 +182,6 @@ func (s *service) reload(cfg Config) error {
 	if err != nil {
 		return err
 	}
+	s.relay.metrics.Expect(cfg.destinationNames())
 	return s.relay.dispatcher.Reload(destinations)
 }

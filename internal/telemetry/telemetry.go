@@ -105,6 +105,21 @@ func gauge(name, help string, read func() float64) prometheus.Collector {
 
 func constant(value float64) func() float64 { return func() float64 { return value } }
 
+// Expect makes the counters of destinations begin at zero, so that the first of
+// anything is seen as a rise.
+func (m *Relay) Expect(destinations []string) {
+	for _, name := range destinations {
+		for _, fate := range []outbox.Fate{outbox.Delivered, outbox.Scheduled, outbox.Dead} {
+			m.outcomes.WithLabelValues(name, fate.String())
+		}
+		for _, status := range []string{"2xx", "3xx", "4xx", "5xx", "none"} {
+			m.attempts.WithLabelValues(name, status)
+		}
+		m.attemptTime.WithLabelValues(name)
+		m.latency.WithLabelValues(name)
+	}
+}
+
 // Settled counts a settle batch.
 func (m *Relay) Settled(batch []outbox.Outcome) {
 	m.sampler.settled(batch)
