@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,14 +27,15 @@ import (
 func newDemoCommand(g *globals) *cobra.Command {
 	var length time.Duration
 	var rate int
+	var admin string
 	command := &cobra.Command{
 		Use:   "demo",
 		Short: "Try it: a throwaway Postgres, a sample writer, a receiver, live figures",
 		Long: `Start a throwaway Postgres (from server binaries on this machine, or in a Docker
 container), write sample orders in transactions of which every tenth rolls back,
 deliver them to a receiver that verifies each signature, and show live figures
-until Ctrl-C. The summary says whether everything committed arrived once and in
-order. Nothing is left behind.`,
+until Ctrl-C; the admin page shows the same in a browser. The summary says whether
+everything committed arrived once and in order. Nothing is left behind.`,
 		RunE: func(command *cobra.Command, _ []string) error {
 			ctx := command.Context()
 			if length > 0 {
@@ -41,12 +43,18 @@ order. Nothing is left behind.`,
 				ctx, cancel = context.WithTimeout(ctx, length)
 				defer cancel()
 			}
-			return runDemo(ctx, g, rate, command.ErrOrStderr())
+			return runDemo(ctx, g, demoOptions{rate: rate, admin: admin}, command.ErrOrStderr())
 		},
 	}
 	command.Flags().DurationVar(&length, "for", 0, "end by itself after this time; 0 goes on until Ctrl-C")
 	command.Flags().IntVar(&rate, "rate", 200, "transactions a second")
+	command.Flags().StringVar(&admin, "admin", "127.0.0.1:9090", "where the admin page listens; at a free port where this one is taken")
 	return command
+}
+
+type demoOptions struct {
+	rate  int    // transactions a second
+	admin string // address
 }
 
 // demonstration is one run of the demo.
@@ -59,7 +67,7 @@ type demonstration struct {
 	started time.Time
 }
 
-func runDemo(ctx context.Context, g *globals, rate int, out io.Writer) (err error) {
+func runDemo(ctx context.Context, g *globals, o demoOptions, out io.Writer) (err error) {
 	fmt.Fprintln(out, "starting a throwaway Postgres …")
 	// Setting up is not cut short by --for, which counts from when it is done.
 	server, err := throwaway.Start(context.WithoutCancel(ctx), throwaway.Options{})
@@ -80,7 +88,26 @@ func runDemo(ctx context.Context, g *globals, rate int, out io.Writer) (err erro
 		return err
 	}
 	d.cfg = demoConfig(server.URL, "http://"+listener.Addr().String()+"/orders", secret)
-	return d.run(ctx, rate, listener, receiver)
+	if d.cfg.Admin.Listen, err = freeAddress(o.admin); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "admin page: http://%s\n", d.cfg.Admin.Listen)
+	return d.run(ctx, o.rate, listener, receiver)
+}
+
+// freeAddress gives the address if nothing listens there, and else one of the same host
+// with a free port.
+func freeAddress(address string) (string, error) {
+	listener, err := net.Listen("tcp", address)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		host, _, _ := net.SplitHostPort(address) // it was good enough to listen at
+		listener, err = net.Listen("tcp", net.JoinHostPort(host, "0"))
+	}
+	if err != nil {
+		return "", fmt.Errorf("find an address for the admin page: %w", err)
+	}
+	defer listener.Close()
+	return listener.Addr().String(), nil
 }
 
 func demoConfig(databaseURL, receiverURL, secret string) Config {

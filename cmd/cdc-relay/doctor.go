@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -58,6 +59,7 @@ func examine(ctx context.Context, cfg Config) ([]provision.Finding, error) {
 			findings = append(findings, provision.Doctor(ctx, conn, replication, cfg.provisioning())...)
 			findings = append(findings, checkForgotten(ctx, cfg))
 			findings = append(findings, checkHeld(ctx, conn, cfg)...)
+			findings = append(findings, checkProcesses(ctx, cfg)...)
 		}
 		if cfg.Inbox.Listen != "" {
 			findings = append(findings, examineInbox(ctx, conn, cfg)...)
@@ -126,6 +128,49 @@ func printFindings(w io.Writer, findings []provision.Finding) {
 			fmt.Fprintf(w, "      %-24s try: %s\n", "", f.Try)
 		}
 	}
+}
+
+// checkProcesses tells what the running processes tell of themselves, which is what
+// status and the admin page show too.
+func checkProcesses(ctx context.Context, cfg Config) []provision.Finding {
+	pool, err := cfg.pool(ctx)
+	if err != nil {
+		return nil
+	}
+	defer pool.Close()
+	o, err := cfg.desk(pool).Overview(ctx, false)
+	if err != nil {
+		return nil // what is missing is told by the other checks
+	}
+	f := provision.Finding{Check: "processes", OK: true, Detail: "none runs"}
+	var running []string
+	for _, i := range o.Instances {
+		text := i.Host + " " + i.State
+		if i.Reason != "" {
+			text += ": " + i.Reason
+		}
+		running = append(running, text)
+	}
+	if len(running) > 0 {
+		f.Detail = strings.Join(running, "; ")
+	}
+	streamer := o.Streamer()
+	if f.OK = streamer != nil || len(running) == 0; !f.OK {
+		f.Try = "look in the log of these processes for why none streams the slot"
+	}
+	findings := []provision.Finding{f}
+	if streamer == nil {
+		return findings
+	}
+	for _, d := range streamer.Live.Destinations {
+		if d.Circuit == "open" {
+			findings = append(findings, provision.Finding{
+				Check: "destination " + d.Name, Detail: "its circuit breaker is open: it counts as down, and its events are parked",
+				Try: fmt.Sprintf("mend the receiver; cdc-relay dlq list --destination %s shows what it answered", d.Name),
+			})
+		}
+	}
+	return findings
 }
 
 // checkHeld tells what each checkpoint with held WAL costs.
