@@ -72,7 +72,7 @@ type Attempt struct {
 }
 
 // Attempts reads the history.
-func (s *Stored) Attempts() []Attempt {
+func (s Stored) Attempts() []Attempt {
 	var attempts []Attempt
 	if err := json.Unmarshal(s.History, &attempts); err != nil {
 		return nil // somebody else has written it
