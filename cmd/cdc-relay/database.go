@@ -104,8 +104,18 @@ func (c *Config) provisioning() provision.Options {
 			CreatedAt: columns.CreatedAt, ProcessedAt: columns.ProcessedAt,
 		},
 		Publication: c.Slot.Publication, Slot: c.Slot.Name, Failover: c.Slot.Failover,
-		Mark: c.Outbox.MarkProcessed,
+		Mark: c.Outbox.MarkProcessed, Use: c.use(),
 	}
+}
+
+// use says which rights the configuration asks for.
+func (c *Config) use() provision.Use {
+	use := provision.Use{Relay: c.relays() || c.Inbox.Listen == "", DeletesRows: c.Outbox.Retention > 0}
+	if c.Inbox.Listen != "" {
+		tables := c.inboxTables()
+		use.Inbox, use.EntityStates = tables.Inbox, tables.States()
+	}
+	return use
 }
 
 func (c *Config) decoderTable() decoder.Table {

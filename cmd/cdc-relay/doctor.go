@@ -61,6 +61,9 @@ func examine(ctx context.Context, cfg Config) ([]provision.Finding, error) {
 			findings = append(findings, checkHeld(ctx, conn, cfg)...)
 			findings = append(findings, checkProcesses(ctx, cfg)...)
 		}
+		if cfg.inboxAlone() {
+			findings = append(findings, provision.Privileges(ctx, conn, cfg.provisioning()))
+		}
 		if cfg.Inbox.Listen != "" {
 			findings = append(findings, examineInbox(ctx, conn, cfg)...)
 		}
@@ -69,8 +72,7 @@ func examine(ctx context.Context, cfg Config) ([]provision.Finding, error) {
 	return findings, err
 }
 
-// examineInbox checks the inbox's tables, what the role may do to them, and whether the
-// SQL handler is there.
+// examineInbox checks the inbox's tables, and whether the SQL handler is there.
 func examineInbox(ctx context.Context, conn *pgx.Conn, cfg Config) []provision.Finding {
 	tables := cfg.inboxTables()
 	f := provision.Finding{Check: "inbox table", Detail: cfg.Inbox.Table}
@@ -84,18 +86,6 @@ func examineInbox(ctx context.Context, conn *pgx.Conn, cfg Config) []provision.F
 	}
 	f.OK = true
 	findings := []provision.Finding{f}
-	for _, table := range []pgx.Identifier{tables.Inbox, tables.States()} {
-		var allowed bool
-		err := conn.QueryRow(ctx, `SELECT bool_and(has_table_privilege($1, p)) FROM unnest('{SELECT, INSERT, UPDATE, DELETE}'::text[]) p`, table.Sanitize()).Scan(&allowed)
-		if err == nil && allowed {
-			continue
-		}
-		f := provision.Finding{Check: "inbox privileges", Detail: "the role may not write " + table.Sanitize(), Try: fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO the_role", table.Sanitize())}
-		if err != nil {
-			f.Detail = err.Error()
-		}
-		findings = append(findings, f)
-	}
 	if name := cfg.Inbox.Processing.Handler.Function; name != "" {
 		findings = append(findings, examineHandler(ctx, conn, name, tables))
 	}
@@ -155,7 +145,7 @@ func checkProcesses(ctx context.Context, cfg Config) []provision.Finding {
 		f.Detail = strings.Join(running, "; ")
 	}
 	streamer := o.Streamer()
-	if f.OK = streamer != nil || len(running) == 0; !f.OK {
+	if f.OK = o.Slot.Active || len(running) == 0; !f.OK {
 		f.Try = "look in the log of these processes for why none streams the slot"
 	}
 	findings := []provision.Finding{f}

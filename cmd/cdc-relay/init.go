@@ -17,6 +17,7 @@ import (
 func newInitCommand(g *globals) *cobra.Command {
 	var printSQL bool
 	var serverVersion int
+	var grantTo string
 	command := &cobra.Command{
 		Use:   "init",
 		Short: "Create what is missing in Postgres: tables, publication, slot",
@@ -27,6 +28,9 @@ run again.
 Where the config has an inbox and no destinations, only the inbox is created: a slot
 that nobody reads from would keep all WAL.
 
+With --grant-to the named role gets all that the relay needs while it runs, and no
+more: then the relay need not own what this command creates.
+
 With --print-sql nothing is changed and no connection is made: the statements
 are printed for a DBA.`,
 		RunE: func(command *cobra.Command, _ []string) error {
@@ -35,7 +39,7 @@ are printed for a DBA.`,
 				return err
 			}
 			if printSQL {
-				statements, err := initSQL(cfg, serverVersion)
+				statements, err := initSQL(cfg, serverVersion, grantTo)
 				if err != nil {
 					return err
 				}
@@ -45,6 +49,13 @@ are printed for a DBA.`,
 			if err != nil {
 				return err
 			}
+			if grantTo != "" {
+				step, err := grant(command.Context(), cfg, grantTo)
+				if err != nil {
+					return err
+				}
+				steps = append(steps, step)
+			}
 			return g.print(steps, func(w io.Writer) {
 				for _, s := range steps {
 					fmt.Fprintf(w, "%-44s %s\n", s.Object, s.Done)
@@ -53,6 +64,7 @@ are printed for a DBA.`,
 		},
 	}
 	command.Flags().BoolVar(&printSQL, "print-sql", false, "print the SQL for a DBA and change nothing")
+	command.Flags().StringVar(&grantTo, "grant-to", "", "the role that the relay runs as, when that is another than this one")
 	command.Flags().IntVar(&serverVersion, "server-version", 17, "the server's major version, for --print-sql")
 	return command
 }
@@ -61,7 +73,7 @@ are printed for a DBA.`,
 func (c *Config) inboxAlone() bool { return !c.relays() && c.Inbox.Listen != "" }
 
 // initSQL is what initialize does, for a DBA.
-func initSQL(cfg Config, serverVersion int) (statements string, err error) {
+func initSQL(cfg Config, serverVersion int, role string) (statements string, err error) {
 	if cfg.inboxAlone() {
 		statements, err = provision.TablesSQL(cfg.Database.Schema)
 	} else {
@@ -74,7 +86,18 @@ func initSQL(cfg Config, serverVersion int) (statements string, err error) {
 	if err != nil {
 		return "", err
 	}
+	if role != "" {
+		inboxStatements += "\n-- What the relay's role needs.\n" + provision.RoleSQL(role, cfg.provisioning())
+	}
 	return strings.TrimSpace(statements+"\n"+inboxStatements) + "\n", nil
+}
+
+func grant(ctx context.Context, cfg Config, role string) (step provision.Step, err error) {
+	err = cfg.withConnection(ctx, func(conn *pgx.Conn) error {
+		step, err = provision.GrantTo(ctx, conn, role, cfg.provisioning())
+		return err
+	})
+	return step, err
 }
 
 func initialize(ctx context.Context, cfg Config) ([]provision.Step, error) {

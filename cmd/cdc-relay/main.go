@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/cdc-relay/cdc-relay/internal/mend"
+	"github.com/cdc-relay/cdc-relay/internal/provision"
 )
 
 // Exit codes.
@@ -41,6 +42,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if errors.As(err, &quiet) {
 		return quiet.code
 	}
+	err = provision.Explain(err, provision.Options{}) // whatever the command, a missing right has its mend
 	fmt.Fprintf(stderr, "Error: %v\n", err)
 	if try := mend.Of(err); try != "" {
 		fmt.Fprintf(stderr, "Try:   %s\n", try)

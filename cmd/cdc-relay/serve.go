@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,6 +16,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/admin"
 	"github.com/cdc-relay/cdc-relay/internal/alert"
 	"github.com/cdc-relay/cdc-relay/internal/operations"
+	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/internal/telemetry"
 )
 
@@ -72,7 +74,9 @@ func (s *service) assemble(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	return nil
+	// What is there now is all that will be, and what may not be written is better known
+	// before the first event than from each settle transaction.
+	return s.cfg.withConnection(ctx, func(conn *pgx.Conn) error { return provision.CheckGrants(ctx, conn, s.cfg.provisioning()) })
 }
 
 func (s *service) close() {

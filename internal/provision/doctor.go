@@ -35,14 +35,17 @@ func CheckServer(ctx context.Context, conn *pgx.Conn) error {
 	return checkRole(ctx, conn)
 }
 
+// replicatesByMembership is true of a role r of a managed service that replicates by
+// being a member of another.
+const replicatesByMembership = `EXISTS (SELECT FROM pg_roles m WHERE m.rolname IN ('rds_replication', 'rds_superuser', 'azure_pg_admin', 'cloudsqlsuperuser')
+	AND pg_has_role(r.oid, m.oid, 'member'))`
+
 // checkRole asks for the attribute and for membership: on RDS the attribute is
 // false although replication works.
 func checkRole(ctx context.Context, conn *pgx.Conn) error {
 	var role string
 	var allowed bool
-	err := conn.QueryRow(ctx, `SELECT quote_ident(r.rolname), r.rolsuper OR r.rolreplication OR EXISTS (
-		SELECT FROM pg_roles m WHERE m.rolname IN ('rds_replication', 'rds_superuser', 'azure_pg_admin', 'cloudsqlsuperuser')
-		AND pg_has_role(r.oid, m.oid, 'member'))
+	err := conn.QueryRow(ctx, `SELECT quote_ident(r.rolname), r.rolsuper OR r.rolreplication OR `+replicatesByMembership+`
 		FROM pg_roles r WHERE r.rolname = current_user`).Scan(&role, &allowed)
 	if err != nil {
 		return fmt.Errorf("look up role: %w", err)
@@ -92,7 +95,7 @@ func Doctor(ctx context.Context, conn *pgx.Conn, replication *pgconn.Config, o O
 		{"wal senders", func() (string, error) { return checkWALSenders(ctx, conn) }},
 		{"relay tables", func() (string, error) { return checkTables(ctx, conn, o) }},
 		{"outbox table", func() (string, error) { return checkOutbox(ctx, conn, o) }},
-		{"privileges", func() (string, error) { return "", checkPrivileges(ctx, conn, o) }},
+		{"privileges", func() (string, error) { return "", CheckGrants(ctx, conn, o) }},
 		{"publication", func() (string, error) { return o.Publication, CheckPublication(ctx, conn, o) }},
 		{"slot", func() (string, error) { return checkSlotState(ctx, conn, o) }},
 	}
@@ -165,56 +168,6 @@ func checkOutbox(ctx context.Context, conn *pgx.Conn, o Options) (string, error)
 		return "", err
 	}
 	return fmt.Sprintf("%s, payload %s", o.Outbox, table.Columns[o.Columns.Payload]), nil
-}
-
-// checkPrivileges asks for what the relay does while it runs.
-func checkPrivileges(ctx context.Context, conn *pgx.Conn, o Options) error {
-	schema := pgx.Identifier{o.Schema}.Sanitize()
-	for _, table := range []string{"deliveries", "dead_letters", "checkpoints"} {
-		name := pgx.Identifier{o.Schema, table}.Sanitize()
-		var allowed *bool
-		err := conn.QueryRow(ctx, `SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
-			AND has_table_privilege(c.oid, 'INSERT') AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE')
-			FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2`,
-			o.Schema, table).Scan(&allowed)
-		if errors.Is(err, pgx.ErrNoRows) {
-			continue // told by the check of the tables
-		}
-		if err != nil {
-			return fmt.Errorf("look up privileges on %s: %w", name, err)
-		}
-		if !*allowed {
-			return mend.With(fmt.Errorf("the role may not write %s", name),
-				fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO the_role; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA %s TO the_role", schema, schema))
-		}
-	}
-	return checkOutboxPrivileges(ctx, conn, o)
-}
-
-func checkOutboxPrivileges(ctx context.Context, conn *pgx.Conn, o Options) error {
-	table, err := catalog.Read(ctx, conn, o.Outbox)
-	if err != nil || o.Mark && table.Columns[o.Columns.ProcessedAt] == "" {
-		return nil // told by the check of the outbox
-	}
-	var reads bool
-	if err := conn.QueryRow(ctx, `SELECT has_table_privilege($1::oid, 'SELECT')`, table.OID).Scan(&reads); err != nil {
-		return fmt.Errorf("look up privileges on %s: %w", o.Outbox, err)
-	}
-	if !reads {
-		return mend.With(fmt.Errorf("the role may not read %s", o.Outbox), fmt.Sprintf("GRANT SELECT ON %s TO the_role", o.Outbox.Sanitize()))
-	}
-	if !o.Mark {
-		return nil
-	}
-	var marks bool
-	if err := conn.QueryRow(ctx, `SELECT has_column_privilege($1::oid, $2, 'UPDATE')`, table.OID, o.Columns.ProcessedAt).Scan(&marks); err != nil {
-		return fmt.Errorf("look up privileges on %s: %w", o.Outbox, err)
-	}
-	if !marks {
-		return mend.With(fmt.Errorf("the role may not set %s on %s", o.Columns.ProcessedAt, o.Outbox),
-			fmt.Sprintf("GRANT UPDATE (%s) ON %s TO the_role; or set outbox.mark_processed to false", pgx.Identifier{o.Columns.ProcessedAt}.Sanitize(), o.Outbox.Sanitize()))
-	}
-	return nil
 }
 
 func checkSlotState(ctx context.Context, conn *pgx.Conn, o Options) (string, error) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/internal/mend"
@@ -49,14 +48,13 @@ func replicationMend(role string) string {
 }
 
 func privilegeMend(pg *pgconn.PgError, o Options) string {
-	schema := pgx.Identifier{o.Schema}.Sanitize()
 	switch {
 	case strings.Contains(pg.Message, "replication"), strings.Contains(pg.Detail, "REPLICATION"):
 		return replicationMend("the_relay's_role")
 	case strings.Contains(pg.Message, "must be owner"):
 		return fmt.Sprintf("let the owner of %s run what `cdc-relay init --print-sql` prints", o.Outbox)
 	default:
-		return fmt.Sprintf("let a DBA run what `cdc-relay init --print-sql` prints, then GRANT USAGE ON SCHEMA %s and SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA %s to the relay's role", schema, schema)
+		return "let a DBA run `cdc-relay init --grant-to ROLE`, or what it prints with --print-sql; cdc-relay doctor names each grant that is missing"
 	}
 }
 
@@ -67,6 +65,8 @@ func ExplainConnect(err error) error {
 		switch pg.Code {
 		case codeInvalidPassword, codeInvalidAuthorization:
 			return mend.With(err, "check user and password in database.url, and that pg_hba.conf lets this host in")
+		case codeInsufficientPrivilege:
+			return mend.With(err, "GRANT CONNECT ON DATABASE … TO the relay's role; or, where another right is missing, cdc-relay doctor names it")
 		case codeInvalidCatalogName:
 			return mend.With(err, "check the database name in database.url")
 		case codeTooManyConnections:

@@ -28,6 +28,7 @@ type Options struct {
 	Slot        string
 	Failover    bool // make the slot one that standbys keep up with, on 17 and newer
 	Mark        bool // processed_at is set, so it has to be there
+	Use         Use
 
 	// CreateSlot makes the slot, when it is missing.
 	CreateSlot func(ctx context.Context, failover bool) error

@@ -120,7 +120,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	}
 	var err error
 	// fsync is on: the server is killed, and what it promised must hold.
-	w.server, err = throwaway.StartLocal(t.Context(), throwaway.Options{Settings: map[string]string{"fsync": "on", "wal_sender_timeout": "5s"}})
+	w.server, err = throwaway.StartLocal(t.Context(), throwaway.Options{BinDir: os.Getenv("CDC_RELAY_TEST_BIN_DIR"), Settings: map[string]string{"fsync": "on", "wal_sender_timeout": "5s"}})
 	if err != nil {
 		t.Fatalf("this suite halts and kills its server, so it needs local server binaries: %v", err)
 	}

@@ -179,7 +179,7 @@ func TestInboxAlone(t *testing.T) {
 // away, and what the partner sends again is stored.
 func TestInboxPostgresKilled(t *testing.T) {
 	t.Parallel()
-	server, err := throwaway.StartLocal(t.Context(), throwaway.Options{Settings: map[string]string{"fsync": "on"}})
+	server, err := throwaway.StartLocal(t.Context(), throwaway.Options{BinDir: os.Getenv("CDC_RELAY_TEST_BIN_DIR"), Settings: map[string]string{"fsync": "on"}})
 	if err != nil {
 		t.Fatalf("this test kills its server, so it needs local server binaries: %v", err)
 	}

@@ -78,7 +78,8 @@ func TestEnvironmentOverrides(t *testing.T) {
 func TestServerMistakes(t *testing.T) {
 	t.Parallel()
 	server, err := throwaway.Start(t.Context(), throwaway.Options{
-		Image: os.Getenv("CDC_RELAY_TEST_IMAGE"), Settings: map[string]string{"wal_level": "replica"},
+		BinDir: os.Getenv("CDC_RELAY_TEST_BIN_DIR"),
+		Image:  os.Getenv("CDC_RELAY_TEST_IMAGE"), Settings: map[string]string{"wal_level": "replica"},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -22,7 +22,7 @@ import (
 // ownServer is a bundle on a server that the test may halt.
 func ownServer(t *testing.T, settings map[string]string, extra string) (*bundle, *throwaway.Server) {
 	t.Helper()
-	server, err := throwaway.StartLocal(t.Context(), throwaway.Options{Settings: settings})
+	server, err := throwaway.StartLocal(t.Context(), throwaway.Options{BinDir: os.Getenv("CDC_RELAY_TEST_BIN_DIR"), Settings: settings})
 	if err != nil {
 		t.Fatalf("this test halts its server, so it needs local server binaries: %v", err)
 	}

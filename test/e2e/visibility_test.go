@@ -14,7 +14,7 @@ import (
 // its rows; they are marked all the same when they appear.
 func TestRowsThatArriveBeforeTheyAreVisible(t *testing.T) {
 	t.Parallel()
-	server, err := throwaway.Start(t.Context(), throwaway.Options{Image: os.Getenv("CDC_RELAY_TEST_IMAGE")})
+	server, err := throwaway.Start(t.Context(), throwaway.Options{Image: os.Getenv("CDC_RELAY_TEST_IMAGE"), BinDir: os.Getenv("CDC_RELAY_TEST_BIN_DIR")})
 	if err != nil {
 		t.Fatal(err)
 	}
