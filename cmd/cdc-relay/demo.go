@@ -46,6 +46,7 @@ everything committed arrived once and in order. Nothing is left behind.`,
 			return runDemo(ctx, g, demoOptions{rate: rate, admin: admin}, command.ErrOrStderr())
 		},
 	}
+	command.AddCommand(newDemoReceiverCommand())
 	command.Flags().DurationVar(&length, "for", 0, "end by itself after this time; 0 goes on until Ctrl-C")
 	command.Flags().IntVar(&rate, "rate", 200, "transactions a second")
 	command.Flags().StringVar(&admin, "admin", "127.0.0.1:9090", "where the admin page listens; at a free port where this one is taken")

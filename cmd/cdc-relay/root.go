@@ -50,7 +50,7 @@ func newRootCommand() *cobra.Command {
 	root.PersistentFlags().StringVar(&g.output, "output", "text", "text or json")
 	root.AddCommand(
 		newRunCommand(g), newInitCommand(g), newDoctorCommand(g), newStatusCommand(g),
-		newCheckpointCommand(g), newReplayCommand(g), newDLQCommand(g), newInboxCommand(g), newDestinationCommand(g), newDemoCommand(g), newVersionCommand(g), newConfigTopic(),
+		newCheckpointCommand(g), newReplayCommand(g), newDLQCommand(g), newInboxCommand(g), newDestinationCommand(g), newDemoCommand(g), newVersionCommand(g), newConfigTopic(), newManualCommand(),
 	)
 	markUsageErrors(root)
 	return root
