@@ -15,6 +15,7 @@ demo: build
 test:
 	@test/prepare.sh tests
 	$(GO) test -count=1 ./...
+	$(GO) -C test/deploy test -count=1 ./...
 
 race:
 	@test/prepare.sh tests
@@ -23,6 +24,7 @@ race:
 lint:
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
+	$(GO) -C test/deploy vet ./...
 	@unformatted=$$($(GO) tool gofumpt -l .); if [ -n "$$unformatted" ]; then echo "gofumpt would change:"; echo "$$unformatted"; exit 1; fi
 
 FUZZTIME ?= 60s
@@ -47,3 +49,23 @@ chaos:
 .PHONY: failover
 failover:
 	$(GO) test -count=1 -v -tags failover ./test/failover
+
+# The end-to-end suite on each major version of PostgreSQL.
+MAJORS ?= 14 15 16 17 18
+.PHONY: matrix
+matrix:
+	@test/matrix.sh $(MAJORS) -- $(MATRIX_FLAGS)
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+CERTIFICATES ?= /etc/ssl/certs/ca-certificates.crt
+.PHONY: image
+image:
+	@mkdir -p bin/image
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION:v%=%)" -o bin/image/cdc-relay ./cmd/cdc-relay
+	cp $(CERTIFICATES) bin/image/ca-certificates.crt
+	docker build -f deploy/container/Dockerfile -t cdc-relay:latest bin/image
+
+# Archives, Debian packages, SBOM and checksums in bin/release.
+.PHONY: release
+release:
+	deploy/release.sh $(VERSION)

@@ -27,6 +27,16 @@ if [ "${1:-}" = tests ] && ! command -v promtool >/dev/null 2>&1 && [ ! -x bin/t
 	cp "$unpacked/usr/bin/promtool" bin/tools/
 fi
 
+if [ "${1:-}" = tests ] && ! command -v systemd-analyze >/dev/null 2>&1; then
+	if ! command -v apt-get >/dev/null 2>&1 || [ "$(id -u)" != 0 ]; then
+		echo "systemd-analyze is not on this machine: install it, it comes with systemd." >&2
+		exit 1
+	fi
+	echo "systemd-analyze: none found; installing Debian's package systemd"
+	apt-get update -qq
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends systemd >/dev/null
+fi
+
 if [ "${1:-}" = tests ] && [ -z "${CDC_RELAY_TEST_CHROMIUM:-}" ]; then
 	found=""
 	for name in chromium chromium-browser google-chrome google-chrome-stable headless-shell; do

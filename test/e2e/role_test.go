@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -189,5 +190,44 @@ func TestRoleFile(t *testing.T) {
 	}
 	if got, want := of(string(file)), of(printed); !slices.Equal(got, want) {
 		t.Errorf("sql/role.sql has\n%s\nand init prints\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestServiceFiles: the statements for each managed Postgres run, and where they are
+// enough by themselves, the relay's role may replicate.
+func TestServiceFiles(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("../../sql/services/*.sql")
+	if err != nil || len(files) != 4 {
+		t.Fatalf("files %v: %v", files, err)
+	}
+	d := database.New(t)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		role := "r_" + d.Name
+		// Other tests share the server: its own settings stay as they are.
+		statements := regexp.MustCompile(`(?m)^ALTER SYSTEM .*$`).ReplaceAllString(strings.ReplaceAll(string(text), "cdc_relay", role), "")
+		tx, err := d.Conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(statements, "rds_replication") {
+			statements = "CREATE ROLE rds_replication;" + statements
+		}
+		if _, err := tx.Exec(t.Context(), statements); err != nil {
+			t.Errorf("%s: %v", file, err)
+		} else {
+			var allowed bool
+			err := tx.QueryRow(t.Context(), `SELECT rolreplication OR pg_has_role(oid, (SELECT oid FROM pg_roles WHERE rolname = 'rds_replication'), 'member') FROM pg_roles WHERE rolname = $1`, role).Scan(&allowed)
+			if err != nil || !allowed {
+				t.Errorf("%s: its role may not replicate (%v)", file, err)
+			}
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

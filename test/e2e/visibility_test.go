@@ -14,7 +14,9 @@ import (
 // its rows; they are marked all the same when they appear.
 func TestRowsThatArriveBeforeTheyAreVisible(t *testing.T) {
 	t.Parallel()
-	server, err := throwaway.Start(t.Context(), throwaway.Options{Image: os.Getenv("CDC_RELAY_TEST_IMAGE"), BinDir: os.Getenv("CDC_RELAY_TEST_BIN_DIR")})
+	server, err := throwaway.Start(t.Context(), throwaway.Options{Image: os.Getenv("CDC_RELAY_TEST_IMAGE"), BinDir: os.Getenv("CDC_RELAY_TEST_BIN_DIR"), Settings: map[string]string{
+		"synchronous_standby_names": "nobody", "synchronous_commit": "local",
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,9 +32,6 @@ func TestRowsThatArriveBeforeTheyAreVisible(t *testing.T) {
 
 	// Only the writer waits for the standby that isn't there: the relay's own
 	// commits must not.
-	b.Exec(t, `ALTER SYSTEM SET synchronous_standby_names = 'nobody'`)
-	b.Exec(t, `ALTER ROLE postgres SET synchronous_commit = local`)
-	b.Exec(t, `SELECT pg_reload_conf()`)
 	writer := b.Connect(t)
 	if _, err := writer.Exec(t.Context(), `SET synchronous_commit = on`); err != nil {
 		t.Fatal(err)
@@ -47,7 +46,7 @@ func TestRowsThatArriveBeforeTheyAreVisible(t *testing.T) {
 	if n := database.One[int](t, b.Database, `SELECT count(*) FROM outbox_events`); n != 1 {
 		t.Fatalf("%d rows are visible; the test wants the second one not to be yet", n)
 	}
-	b.Exec(t, `ALTER SYSTEM RESET synchronous_standby_names`)
+	b.Exec(t, `ALTER SYSTEM SET synchronous_standby_names = ''`)
 	b.Exec(t, `SELECT pg_reload_conf()`)
 	if err := <-written; err != nil {
 		t.Fatal(err)
