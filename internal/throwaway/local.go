@@ -184,18 +184,27 @@ func (s *Server) Halt(ctx context.Context, mode string) error {
 	return nil
 }
 
-// Kill ends a local server as a power cut would: its main process, and with it the
-// others, one of which may be too busy to notice and would keep a new one from
-// starting.
-func (s *Server) Kill() error {
+// PID is the process id of a local server's main process, whose children the others are.
+func (s *Server) PID() (int, error) {
 	text, err := os.ReadFile(filepath.Join(s.data, "data", "postmaster.pid"))
 	if err != nil {
-		return fmt.Errorf("find the server's process: %w", err)
+		return 0, fmt.Errorf("find the server's process: %w", err)
 	}
 	line, _, _ := strings.Cut(string(text), "\n")
 	pid, err := strconv.Atoi(strings.TrimSpace(line))
 	if err != nil || pid <= 1 {
-		return fmt.Errorf("postmaster.pid begins with %q, not a process id", line)
+		return 0, fmt.Errorf("postmaster.pid begins with %q, not a process id", line)
+	}
+	return pid, nil
+}
+
+// Kill ends a local server as a power cut would: its main process, and with it the
+// others, one of which may be too busy to notice and would keep a new one from
+// starting.
+func (s *Server) Kill() error {
+	pid, err := s.PID()
+	if err != nil {
+		return err
 	}
 	children := s.children(pid)
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {

@@ -17,9 +17,18 @@ import (
 func main() {
 	events := flag.Int("events", 100_000, "events of a backlog")
 	program := flag.String("program", "", "the program to measure; built from this tree when empty")
-	only := flag.String("only", "", "one part: polling, neighbour, replay or inbox")
+	only := flag.String("only", "goals", "one part: goals, polling, neighbour, replay or inbox; all for each of them")
+	rounds := flag.Int("rounds", 5, "rounds of goals, of which medians are told")
+	client := flag.String("client", "", "be the bare client: send -events requests to this URL")
 	flag.Parse()
-	if err := run(context.Background(), *program, *events, *only); err != nil {
+	if *client != "" {
+		if err := sendBare(context.Background(), *client, *events); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	if err := run(context.Background(), &bench{program: *program, events: *events, rounds: *rounds}, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -31,17 +40,18 @@ type bench struct {
 	dir     string
 	server  *throwaway.Server
 	events  int
+	rounds  int
 }
 
-func run(ctx context.Context, program string, events int, only string) error {
+func run(ctx context.Context, b *bench, only string) error {
 	dir, err := os.MkdirTemp("", "cdc-relay-bench-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if program == "" {
-		program = filepath.Join(dir, "cdc-relay")
-		if out, err := exec.Command("go", "build", "-o", program, "./cmd/cdc-relay").CombinedOutput(); err != nil {
+	if b.program == "" {
+		b.program = filepath.Join(dir, "cdc-relay")
+		if out, err := exec.Command("go", "build", "-o", b.program, "./cmd/cdc-relay").CombinedOutput(); err != nil {
 			return fmt.Errorf("build the program: %w: %s", err, out)
 		}
 	}
@@ -51,13 +61,13 @@ func run(ctx context.Context, program string, events int, only string) error {
 	}
 	defer server.Stop()
 	fmt.Printf("PostgreSQL %s from %s, fsync on\n", server.Version, server.From)
-	b := &bench{program: program, dir: dir, server: server, events: events}
+	b.dir, b.server = dir, server
 	parts := []struct {
 		name    string
 		measure func(context.Context) error
-	}{{"polling", b.againstPolling}, {"neighbour", b.deadNeighbour}, {"replay", b.besideReplay}, {"inbox", b.slowHandlers}}
+	}{{"goals", b.againstGoals}, {"polling", b.againstPolling}, {"neighbour", b.deadNeighbour}, {"replay", b.besideReplay}, {"inbox", b.slowHandlers}}
 	for _, part := range parts {
-		if only != "" && only != part.name {
+		if only != "all" && only != part.name {
 			continue
 		}
 		if err := part.measure(ctx); err != nil {

@@ -17,6 +17,7 @@ import (
 type poller struct {
 	url, destination string
 	interval         time.Duration
+	client           *http.Client
 }
 
 func (p *poller) run(ctx context.Context) error {
@@ -69,7 +70,7 @@ func (p *poller) turn(ctx context.Context, conn *pgx.Conn, signer *signature.Sig
 		for _, h := range signer.Sign(signature.Message{ID: r.ID, Time: time.Now(), Body: []byte(r.Body)}) {
 			request.Header.Set(h.Name, h.Value)
 		}
-		response, err := http.DefaultClient.Do(request)
+		response, err := p.client.Do(request)
 		if err != nil {
 			return 0, err
 		}
@@ -93,7 +94,7 @@ func (b *bench) againstPolling(ctx context.Context) error {
 	}
 	fmt.Printf("  cdc-relay               %s\n", relay)
 	for _, interval := range []time.Duration{time.Second, 100 * time.Millisecond} {
-		polling, err := b.neighbourless(ctx, fmt.Sprintf("bench_poll_%d", interval.Milliseconds()), &poller{interval: interval}, rate, length)
+		polling, err := b.neighbourless(ctx, fmt.Sprintf("bench_poll_%d", interval.Milliseconds()), &poller{interval: interval, client: http.DefaultClient}, rate, length)
 		if err != nil {
 			return err
 		}

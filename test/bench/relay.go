@@ -23,6 +23,7 @@ type subject struct {
 	conn  *pgx.Conn
 	cmd   *exec.Cmd
 	log   *os.File
+	used  time.Duration // of the processors, by the last that has ended
 }
 
 // start makes a database and starts a relay that streams it. rest is the config
@@ -81,23 +82,50 @@ func (s *subject) awaitSlot(ctx context.Context) error {
 
 // replaceBy ends the relay and points a poller at its table.
 func (s *subject) replaceBy(ctx context.Context, p *poller, destination string) error {
-	s.cmd.Process.Signal(syscall.SIGTERM)
-	err := s.cmd.Wait()
-	s.cmd = nil
+	err := s.end()
 	p.url, p.destination = s.url, destination
 	_, indexed := s.conn.Exec(ctx, `CREATE INDEX ON outbox_events (created_at) WHERE processed_at IS NULL`)
 	return errors.Join(err, indexed)
+}
+
+// end ends the program.
+func (s *subject) end() error {
+	s.cmd.Process.Signal(syscall.SIGTERM)
+	err := s.cmd.Wait()
+	s.used = s.cmd.ProcessState.UserTime() + s.cmd.ProcessState.SystemTime()
+	s.cmd = nil
+	return errors.Join(err, s.log.Close())
+}
+
+// until waits until a query gives true.
+func (s *subject) until(ctx context.Context, what, query string, args ...any) error {
+	for deadline := time.Now().Add(5 * time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		var done bool
+		if err := s.conn.QueryRow(ctx, query, args...).Scan(&done); err != nil || done {
+			return err
+		}
+	}
+	return fmt.Errorf("waited five minutes in vain for %s: see %s", what, s.name)
+}
+
+// flushed is the server's position.
+func (s *subject) flushed(ctx context.Context) (lsn string, err error) {
+	err = s.conn.QueryRow(ctx, `SELECT pg_current_wal_flush_lsn()::text`).Scan(&lsn)
+	return lsn, err
+}
+
+// confirmed waits until everything up to a position is settled and confirmed.
+func (s *subject) confirmed(ctx context.Context, lsn string) error {
+	return s.until(ctx, "the confirmation", `SELECT confirmed_flush_lsn >= $2::text::pg_lsn FROM pg_replication_slots WHERE slot_name = $1`, s.name, lsn)
 }
 
 // stop ends the program and drops its slot, if it has one.
 func (s *subject) stop(ctx context.Context) error {
 	var err error
 	if s.cmd != nil {
-		s.cmd.Process.Signal(syscall.SIGTERM)
-		err = s.cmd.Wait()
+		err = s.end()
 	}
 	_, dropped := s.conn.Exec(ctx, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1`, s.name)
-	s.log.Close()
 	return errors.Join(err, dropped, s.conn.Close(ctx))
 }
 
