@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/textproto"
-	"strconv"
 	"strings"
 
 	"github.com/cdc-relay/cdc-relay/internal/outbox"
@@ -22,24 +21,33 @@ func eventHeader(e *outbox.Event, contentType, userAgent string) (http.Header, e
 			return nil, fmt.Errorf("headers column: %w", err)
 		}
 	}
+	values := headerValues{room: make([]string, 0, 8)}
 	if contentType != "" {
-		h["Content-Type"] = []string{contentType}
+		h["Content-Type"] = values.of(contentType)
 	} else if _, set := h["Content-Type"]; !set {
-		h["Content-Type"] = []string{e.Kind.ContentType()}
+		h["Content-Type"] = values.of(e.Kind.ContentType())
 	}
-	h["User-Agent"] = []string{userAgent}
-	h["Idempotency-Key"] = []string{escapeValue(e.ID)}
-	h["Cdc-Relay-Lsn"] = []string{e.Position.String()}
-	setUnlessEmpty(h, "Cdc-Relay-Event-Type", e.EventType)
-	setUnlessEmpty(h, "Cdc-Relay-Aggregate-Type", e.AggregateType)
-	setUnlessEmpty(h, "Cdc-Relay-Aggregate-Id", e.AggregateID)
+	h["User-Agent"] = values.of(userAgent)
+	h["Idempotency-Key"] = values.of(escapeValue(e.ID))
+	h["Cdc-Relay-Lsn"] = values.of(e.Position.String())
+	for _, own := range [...]struct{ name, value string }{
+		{"Cdc-Relay-Event-Type", e.EventType}, {"Cdc-Relay-Aggregate-Type", e.AggregateType}, {"Cdc-Relay-Aggregate-Id", e.AggregateID},
+	} {
+		if own.value != "" {
+			h[own.name] = values.of(escapeValue(own.value))
+		}
+	}
 	return h, nil
 }
 
-func setUnlessEmpty(h http.Header, name, value string) {
-	if value != "" {
-		h[name] = []string{escapeValue(value)}
-	}
+// headerValues gives the values of headers that have one each, out of one piece of
+// memory while that lasts.
+type headerValues struct{ room []string }
+
+func (v *headerValues) of(value string) []string {
+	v.room = append(v.room, value)
+	n := len(v.room)
+	return v.room[n-1 : n : n]
 }
 
 // addRowHeaders adds each member of a JSON object as a header. Strings are taken
@@ -143,8 +151,4 @@ func percentEncode(s string, encode func(i int) bool) string {
 		}
 	}
 	return b.String()
-}
-
-func setAttempt(h http.Header, attempt int) {
-	h["Cdc-Relay-Attempt"] = []string{strconv.Itoa(attempt)}
 }

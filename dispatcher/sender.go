@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -78,8 +79,7 @@ func NewHTTPSender(o HTTPOptions) *HTTPSender {
 	}
 	s.client = &retryablehttp.Client{
 		HTTPClient: &http.Client{
-			Transport: keepIdle{o.Transport},
-			Timeout:   o.Timeout,
+			Transport: bounded{o.Transport, o.Timeout},
 			CheckRedirect: func(*http.Request, []*http.Request) error {
 				// Following one would turn the POST into a GET without its body.
 				return http.ErrUseLastResponse
@@ -99,7 +99,8 @@ func NewHTTPSender(o HTTPOptions) *HTTPSender {
 type exchange struct {
 	sender   *HTTPSender
 	round    Round
-	header   http.Header // of the event; each attempt clones it
+	header   http.Header // of the event
+	first    bool        // the header is no attempt's yet
 	attempts []outbox.Attempt
 	started  time.Time
 	verdict  Verdict
@@ -117,7 +118,7 @@ func (s *HTTPSender) Send(ctx context.Context, round Round) (Result, error) {
 	if err != nil {
 		return Result{Defect: err.Error()}, nil
 	}
-	x := &exchange{sender: s, round: round, header: header}
+	x := &exchange{sender: s, round: round, header: header, first: true}
 	ctx = context.WithValue(ctx, exchangeKey{}, x)
 	request, err := retryablehttp.NewRequestWithContext(ctx, http.MethodPost, s.options.URL, round.Event.Payload)
 	if err != nil {
@@ -138,22 +139,27 @@ func (s *HTTPSender) Send(ctx context.Context, round Round) (Result, error) {
 	return Result{Verdict: x.verdict, Attempts: x.attempts}, nil
 }
 
-// prepare makes the headers of the next attempt. The map is a new one each
-// time, since the transport may still be reading that of the attempt before.
+// prepare makes the headers of the next attempt. The first takes the event's; each
+// later one takes a copy, since the transport may still be reading the first's.
 func (s *HTTPSender) prepare(r *http.Request) error {
 	x := exchangeOf(r.Context())
 	x.started = s.options.Now()
-	header := x.header.Clone()
-	setAttempt(header, x.round.First+len(x.attempts))
+	header := x.header
+	if !x.first {
+		header = header.Clone()
+	}
+	x.first = false
+	values := headerValues{room: make([]string, 0, 5)}
+	header["Cdc-Relay-Attempt"] = values.of(strconv.Itoa(x.round.First + len(x.attempts)))
 	if x.round.ReplayID != "" {
-		header["Cdc-Relay-Replay"] = []string{x.round.ReplayID}
+		header["Cdc-Relay-Replay"] = values.of(x.round.ReplayID)
 	}
 	if s.options.Signer != nil {
 		for _, h := range s.options.Signer.Sign(signature.Message{
 			ID: signature.EscapeID(escapeValue(x.round.Event.ID)), Time: x.started,
 			Method: r.Method, URL: s.options.URL, Body: x.round.Event.Payload,
 		}) {
-			header.Set(h.Name, h.Value)
+			header[h.Name] = values.of(h.Value)
 		}
 	}
 	x.begin(r.Context(), header)
@@ -220,10 +226,11 @@ func printable(answer []byte) string {
 func describeError(err error) string {
 	var wrapped *url.Error
 	if errors.As(err, &wrapped) {
-		if wrapped.Timeout() {
-			return "time-out: " + wrapped.Err.Error()
-		}
 		err = wrapped.Err
+	}
+	var slow interface{ Timeout() bool }
+	if errors.As(err, &slow) && slow.Timeout() {
+		return "time-out: " + printable([]byte(err.Error()))
 	}
 	return printable([]byte(err.Error()))
 }

@@ -6,7 +6,8 @@
 package outbox
 
 import (
-	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -27,7 +28,13 @@ type Position struct {
 }
 
 // String gives the position as it stands in the Cdc-Relay-Lsn header and in logs.
-func (p Position) String() string { return fmt.Sprintf("%s/%d", p.Commit, p.Index) }
+func (p Position) String() string {
+	text := make([]byte, 0, 32)
+	text = append(strconv.AppendUint(text, uint64(p.Commit>>32), 16), '/')
+	text = append(strconv.AppendUint(text, uint64(uint32(p.Commit)), 16), '/')
+	text = strconv.AppendUint(text, uint64(p.Index), 10)
+	return strings.ToUpper(string(text))
+}
 
 // Compare orders positions as their events were committed: -1, 0 or +1.
 func (p Position) Compare(q Position) int {

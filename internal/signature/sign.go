@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -35,6 +36,7 @@ type Signer struct {
 	scheme  Scheme
 	content []part
 	keys    [][]byte
+	macs    []*sync.Pool // of hash.Hash, for the key of the same place; nil where none is made
 }
 
 // String names the scheme.
@@ -56,6 +58,10 @@ func NewSigner(scheme Scheme, secrets []string) (*Signer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("signature scheme %s: %w", scheme.Name, err)
 	}
+	// As they stand in a http.Header, so that nobody has to look for capitals again.
+	for _, name := range []*string{&scheme.Header, &scheme.IDHeader, &scheme.TimeHeader} {
+		*name = http.CanonicalHeaderKey(*name)
+	}
 	s := &Signer{scheme: scheme, content: content}
 	for i, secret := range secrets {
 		key, err := signingKey(scheme, secret)
@@ -63,8 +69,20 @@ func NewSigner(scheme Scheme, secrets []string) (*Signer, error) {
 			return nil, fmt.Errorf("secret %d: %w", i+1, err)
 		}
 		s.keys = append(s.keys, key)
+		s.macs = append(s.macs, macsOf(scheme.Algorithm, key))
 	}
 	return s, nil
+}
+
+// macsOf keeps what a key is worked into, which costs more than signing a short text.
+func macsOf(algorithm Algorithm, key []byte) *sync.Pool {
+	switch algorithm {
+	case Ed25519:
+		return nil
+	case HMACSHA1:
+		return &sync.Pool{New: func() any { return hmac.New(sha1.New, key) }}
+	}
+	return &sync.Pool{New: func() any { return hmac.New(sha256.New, key) }}
 }
 
 // signingKey turns a configured secret into key bytes. Its errors never hold
@@ -131,52 +149,54 @@ func (s *Signer) Sign(m Message) []Header {
 
 func (s *Signer) headerValue(m Message, timestamp string) string {
 	scheme := s.scheme
-	switch scheme.Form {
-	case Token:
+	if scheme.Form == Token {
 		return string(s.keys[0])
+	}
+	content := appendContent(make([]byte, 0, len(m.Body)+contentRoom), s.content, m, timestamp)
+	switch scheme.Form {
 	case KeyValue:
 		var b strings.Builder
 		b.WriteString(scheme.TimeKey + "=" + timestamp)
-		for _, key := range s.keys {
-			b.WriteString(scheme.Separator + scheme.SignatureKey + "=" + s.signature(key, m, timestamp))
+		for i := range s.keys {
+			b.WriteString(scheme.Separator + scheme.SignatureKey + "=" + s.signature(i, content))
 		}
 		return b.String()
 	case List:
 		var b strings.Builder
-		for i, key := range s.keys {
+		for i := range s.keys {
 			if i > 0 {
 				b.WriteByte(' ')
 			}
-			b.WriteString(scheme.Version + "," + s.signature(key, m, timestamp))
+			b.WriteString(scheme.Version)
+			b.WriteByte(',')
+			b.WriteString(s.signature(i, content))
 		}
 		return b.String()
 	default:
-		return scheme.Prefix + s.signature(s.keys[0], m, timestamp)
+		return scheme.Prefix + s.signature(0, content)
 	}
 }
 
-func (s *Signer) signature(key []byte, m Message, timestamp string) string {
-	var sum []byte
-	switch s.scheme.Algorithm {
-	case Ed25519:
-		var content strings.Builder
-		writeContent(&content, s.content, m, timestamp)
-		sum = ed25519.Sign(key, []byte(content.String()))
-	case HMACSHA1:
-		sum = s.mac(sha1.New, key, m, timestamp)
-	default:
-		sum = s.mac(sha256.New, key, m, timestamp)
+// contentRoom is what the signed content has besides the body, in most schemes.
+const contentRoom = 128
+
+// signature signs with the secret of a place.
+func (s *Signer) signature(place int, content []byte) string {
+	var room [sha256.Size]byte
+	sum := room[:0]
+	if s.scheme.Algorithm == Ed25519 {
+		sum = ed25519.Sign(s.keys[place], content)
+	} else {
+		mac := s.macs[place].Get().(hash.Hash)
+		mac.Reset()
+		mac.Write(content)
+		sum = mac.Sum(sum)
+		s.macs[place].Put(mac)
 	}
 	if s.scheme.Encoding == Base64 {
 		return base64.StdEncoding.EncodeToString(sum)
 	}
 	return hex.EncodeToString(sum)
-}
-
-func (s *Signer) mac(algorithm func() hash.Hash, key []byte, m Message, timestamp string) []byte {
-	mac := hmac.New(algorithm, key)
-	writeContent(mac, s.content, m, timestamp)
-	return mac.Sum(nil)
 }
 
 func (u TimeUnit) format(t time.Time) string {

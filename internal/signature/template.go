@@ -2,7 +2,6 @@ package signature
 
 import (
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/tidwall/gjson"
@@ -45,26 +44,27 @@ func parseTemplate(template string) ([]part, error) {
 	return parts, nil
 }
 
-// writeContent writes the signed content. Writing to a hash or a builder can't fail.
-func writeContent(w io.Writer, parts []part, m Message, timestamp string) {
+// appendContent appends the signed content.
+func appendContent(to []byte, parts []part, m Message, timestamp string) []byte {
 	for _, p := range parts {
 		switch p.field {
 		case "":
-			io.WriteString(w, p.literal)
+			to = append(to, p.literal...)
 		case "id":
-			io.WriteString(w, m.ID)
+			to = append(to, m.ID...)
 		case "timestamp":
-			io.WriteString(w, timestamp)
+			to = append(to, timestamp...)
 		case "method":
-			io.WriteString(w, m.Method)
+			to = append(to, m.Method...)
 		case "url":
-			io.WriteString(w, m.URL)
+			to = append(to, m.URL...)
 		case "body":
-			w.Write(m.Body)
+			to = append(to, m.Body...)
 		case "header":
-			io.WriteString(w, m.Header.Get(p.name))
+			to = append(to, m.Header.Get(p.name)...)
 		case "json":
-			io.WriteString(w, gjson.GetBytes(m.Body, p.name).String())
+			to = append(to, gjson.GetBytes(m.Body, p.name).String()...)
 		}
 	}
+	return to
 }

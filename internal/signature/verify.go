@@ -304,23 +304,21 @@ func (e Encoding) decode(text string) ([]byte, error) {
 
 // made tells whether the key has made a signature.
 func (k *verifyingKey) made(sum []byte, content []part, m Message, timestamp string) bool {
+	text := appendContent(make([]byte, 0, len(m.Body)+contentRoom), content, m, timestamp)
 	var algorithm func() hash.Hash
 	switch k.algorithm {
 	case Ed25519:
-		var text strings.Builder
-		writeContent(&text, content, m, timestamp)
-		return len(sum) == ed25519.SignatureSize && ed25519.Verify(k.public, []byte(text.String()), sum)
+		return len(sum) == ed25519.SignatureSize && ed25519.Verify(k.public, text, sum)
 	case ECDSAP256:
-		digest := sha256.New()
-		writeContent(digest, content, m, timestamp)
-		return ecdsa.VerifyASN1(k.curve, digest.Sum(nil), sum)
+		digest := sha256.Sum256(text)
+		return ecdsa.VerifyASN1(k.curve, digest[:], sum)
 	case HMACSHA1:
 		algorithm = sha1.New
 	default:
 		algorithm = sha256.New
 	}
 	mac := hmac.New(algorithm, k.secret)
-	writeContent(mac, content, m, timestamp)
+	mac.Write(text)
 	return hmac.Equal(mac.Sum(nil), sum)
 }
 
