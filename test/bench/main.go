@@ -17,7 +17,8 @@ import (
 func main() {
 	events := flag.Int("events", 100_000, "events of a backlog")
 	program := flag.String("program", "", "the program to measure; built from this tree when empty")
-	only := flag.String("only", "goals", "one part: goals, polling, neighbour, replay or inbox; all for each of them")
+	only := flag.String("only", "goals", "one part: goals, scale, polling, neighbour, replay or inbox; all for each of them")
+	plot := flag.String("plot", "", "file for the plot of scale, an SVG")
 	rounds := flag.Int("rounds", 5, "rounds of goals, of which medians are told")
 	client := flag.String("client", "", "be the bare client: send -events requests to this URL")
 	flag.Parse()
@@ -28,7 +29,7 @@ func main() {
 		}
 		return
 	}
-	if err := run(context.Background(), &bench{program: *program, events: *events, rounds: *rounds}, *only); err != nil {
+	if err := run(context.Background(), &bench{program: *program, events: *events, rounds: *rounds, plot: *plot}, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -41,6 +42,7 @@ type bench struct {
 	server  *throwaway.Server
 	events  int
 	rounds  int
+	plot    string
 }
 
 func run(ctx context.Context, b *bench, only string) error {
@@ -65,7 +67,7 @@ func run(ctx context.Context, b *bench, only string) error {
 	parts := []struct {
 		name    string
 		measure func(context.Context) error
-	}{{"goals", b.againstGoals}, {"polling", b.againstPolling}, {"neighbour", b.deadNeighbour}, {"replay", b.besideReplay}, {"inbox", b.slowHandlers}}
+	}{{"goals", b.againstGoals}, {"scale", b.scale}, {"polling", b.againstPolling}, {"neighbour", b.deadNeighbour}, {"replay", b.besideReplay}, {"inbox", b.slowHandlers}}
 	for _, part := range parts {
 		if only != "all" && only != part.name {
 			continue
