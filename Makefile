@@ -37,7 +37,7 @@ clean:
 .PHONY: bench
 bench:
 	@test/prepare.sh
-	$(GO) run ./test/bench
+	$(GO) run ./test/bench $(BENCH_FLAGS)
 
 DURATION ?= 20m
 SEED ?= 1

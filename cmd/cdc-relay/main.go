@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/cdc-relay/cdc-relay/internal/mend"
@@ -25,6 +26,11 @@ const (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if os.Getenv("GOGC") == "" {
+		// What lives is a window of events, small beside what passes through: collecting
+		// half as often costs some megabytes and saves a tenth of the processor's time.
+		debug.SetGCPercent(200)
+	}
 	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 

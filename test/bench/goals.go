@@ -179,6 +179,7 @@ func (b *bench) drain(ctx context.Context, name string, g *goals) (err error) {
 	g.figure("polling relay with 16 workers, events/s", "%.0f", many)
 	g.figure("polling relay one by one, events/s", "%.0f", one)
 	g.figure("relay's CPU, µs an event", "%.0f", float64(cpu.Microseconds())/float64(b.events))
+	g.figure("Postgres' CPU, µs an event", "%.0f", float64(postgres.Microseconds())/float64(b.events))
 	g.figure("bare client's CPU, µs a request", "%.0f", float64(bare.cpu.Microseconds())/float64(b.events))
 	return nil
 }
