@@ -9,10 +9,10 @@ import (
 	"net/http"
 	"time"
 
-	webhook "github.com/standard-webhooks/standard-webhooks/libraries/go"
-
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/cdc-relay/cdc-relay/internal/demo"
 )
 
 func newDemoReceiverCommand() *cobra.Command {
@@ -22,7 +22,7 @@ func newDemoReceiverCommand() *cobra.Command {
 		Short: "Only receive: verify each delivery's signature, and print a line of it",
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			handler, err := printingReceiver(secret, command.OutOrStdout())
+			handler, err := demo.NewPrinter(secret, command.OutOrStdout())
 			if err != nil {
 				return usageError{fmt.Errorf("--secret: %w", err)}
 			}
@@ -32,29 +32,6 @@ func newDemoReceiverCommand() *cobra.Command {
 	command.Flags().StringVar(&listen, "listen", "127.0.0.1:8090", "address")
 	command.Flags().StringVar(&secret, "secret", "", "the destination's secret, whsec_…")
 	return command
-}
-
-// printingReceiver answers what verifies with 204 and prints it, and all else with 401.
-func printingReceiver(secret string, out io.Writer) (http.Handler, error) {
-	verifier, err := webhook.NewWebhook(secret)
-	if err != nil {
-		return nil, err
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 10<<20))
-		if err != nil {
-			http.Error(w, "unreadable", http.StatusBadRequest)
-			return
-		}
-		header := r.Header
-		if err := verifier.Verify(body, header); err != nil {
-			fmt.Fprintf(out, "refused %q: %v\n", header.Get("Idempotency-Key"), err)
-			http.Error(w, "signature does not verify", http.StatusUnauthorized)
-			return
-		}
-		fmt.Fprintf(out, "%s %q attempt %s at %s: %q\n", header.Get("Idempotency-Key"), header.Get("Cdc-Relay-Event-Type"), header.Get("Cdc-Relay-Attempt"), header.Get("Cdc-Relay-Lsn"), body[:min(len(body), 200)])
-		w.WriteHeader(http.StatusNoContent)
-	}), nil
 }
 
 func serveReceiver(ctx context.Context, address string, handler http.Handler, out io.Writer) error {
