@@ -48,6 +48,7 @@ type session struct {
 	committed   bool       // one was read to its end
 
 	pending *outbox.Event // decoded, waiting for room in the window
+	pace    pace
 }
 
 // run connects and streams until the connection is lost, or until intake ends:
@@ -169,6 +170,7 @@ func (s *session) emit(ctx context.Context) error {
 	}
 	event := s.pending
 	s.pending = nil
+	s.pace.count(s.lastHeard)
 	fresh, err := s.stream.tracker.Track(event.Position, event.Size())
 	if err != nil {
 		return &protocolError{err}
@@ -185,6 +187,9 @@ func (s *session) emit(ctx context.Context) error {
 
 // receive reads and acts on the next message, if one comes before the next tick.
 func (s *session) receive() error {
+	if s.conn.Frontend().ReadBufferLen() == 0 {
+		time.Sleep(s.pace.rest())
+	}
 	if err := s.conn.Conn().SetReadDeadline(time.Now().Add(tick)); err != nil {
 		return fmt.Errorf("set read deadline: %w", err)
 	}

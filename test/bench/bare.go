@@ -193,14 +193,24 @@ func (s *subject) polled(ctx context.Context, destination string, workers, event
 }
 
 // postgresCPU is what the server's processes have used, those that have ended included.
-func (b *bench) postgresCPU() (time.Duration, error) {
+func (b *bench) postgresCPU() (all time.Duration, err error) {
+	processes, err := b.postgresProcesses()
+	for _, used := range processes {
+		all += used
+	}
+	return all, err
+}
+
+// postgresProcesses is what each of the server's processes has used, by what it calls
+// itself. Those that have ended count with the postmaster.
+func (b *bench) postgresProcesses() (map[string]time.Duration, error) {
 	const ticksPerSecond = 100 // USER_HZ, everywhere on Linux
-	var ticks int64
 	pid, err := b.server.PID()
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	postmaster := strconv.Itoa(pid)
+	used := make(map[string]time.Duration)
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, path := range stats {
 		text, err := os.ReadFile(path)
@@ -210,17 +220,19 @@ func (b *bench) postgresCPU() (time.Duration, error) {
 		// pid (name) state ppid …; the name may hold anything but its last parenthesis.
 		pid, _, _ := strings.Cut(string(text), " ")
 		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-		counted := fields[11:13] // utime, stime
+		name, counted := "postmaster, and what has ended", fields[11:15] // utime, stime, and the children's
 		switch {
 		case pid == postmaster:
-			counted = fields[11:15] // and those of children that have ended
-		case fields[1] != postmaster:
+		case fields[1] == postmaster:
+			title, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
+			name, counted = strings.TrimRight(string(title), "\x00 "), fields[11:13]
+		default:
 			continue
 		}
 		for _, field := range counted {
 			n, _ := strconv.ParseInt(field, 10, 64)
-			ticks += n
+			used[name] += time.Duration(n) * time.Second / ticksPerSecond
 		}
 	}
-	return time.Duration(ticks) * time.Second / ticksPerSecond, nil
+	return used, nil
 }

@@ -18,7 +18,8 @@ import (
 func main() {
 	events := flag.Int("events", 100_000, "events of a backlog")
 	program := flag.String("program", "", "the program to measure; built from this tree when empty")
-	only := flag.String("only", "goals", "one part: goals, scale, polling, neighbour, replay or inbox; all for each of them")
+	only := flag.String("only", "goals", "one part: goals, or of them drain, latency, slow or back; scale, polling, neighbour, replay, inbox or profile; all for each of them")
+	profiles := flag.String("profiles", ".", "folder for what profile writes")
 	plot := flag.String("plot", "", "file for the plot of scale, an SVG")
 	rounds := flag.Int("rounds", 5, "rounds of goals, of which medians are told")
 	client := flag.String("client", "", "be the bare client: send -events requests to this URL")
@@ -31,7 +32,7 @@ func main() {
 		}
 		return
 	}
-	if err := run(context.Background(), &bench{program: *program, events: *events, rounds: *rounds, plot: *plot}, *only); err != nil {
+	if err := run(context.Background(), &bench{program: *program, events: *events, rounds: *rounds, plot: *plot, profiles: *profiles}, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -45,6 +46,8 @@ type bench struct {
 	events  int
 	rounds  int
 	plot    string
+
+	profiles string
 }
 
 func run(ctx context.Context, b *bench, only string) error {
@@ -69,7 +72,12 @@ func run(ctx context.Context, b *bench, only string) error {
 	parts := []struct {
 		name    string
 		measure func(context.Context) error
-	}{{"goals", b.againstGoals}, {"scale", b.scale}, {"polling", b.againstPolling}, {"neighbour", b.deadNeighbour}, {"replay", b.besideReplay}, {"inbox", b.slowHandlers}}
+	}{{"goals", func(ctx context.Context) error { return b.againstGoals(ctx, measures()) }}, {"scale", b.scale}, {"polling", b.againstPolling}, {"neighbour", b.deadNeighbour}, {"replay", b.besideReplay}, {"inbox", b.slowHandlers}, {"profile", b.profile}}
+	for _, m := range measures() {
+		if only == m.name {
+			return b.againstGoals(ctx, []measure{m})
+		}
+	}
 	for _, part := range parts {
 		if only != "all" && only != part.name {
 			continue

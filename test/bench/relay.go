@@ -71,9 +71,11 @@ func (s *subject) launch(rest string) (err error) {
 
 func (s *subject) awaitSlot(ctx context.Context) error {
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		var active bool
-		err := s.conn.QueryRow(ctx, `SELECT active FROM pg_replication_slots WHERE slot_name = $1`, s.name).Scan(&active)
-		if err == nil && active {
+		// A slot is active while it is being made, too.
+		var streams bool
+		err := s.conn.QueryRow(ctx, `SELECT s.active AND NOT m.making FROM pg_replication_slots s JOIN cdc_relay.slot_state m USING (slot_name)
+			WHERE slot_name = $1`, s.name).Scan(&streams)
+		if err == nil && streams {
 			return nil
 		}
 	}
