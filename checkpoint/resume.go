@@ -36,24 +36,33 @@ type ResumeOptions struct {
 // unseen.
 type Resume struct {
 	options ResumeOptions
-	query   string
+	probe   string        // is anything recorded at a position or behind it?
+	query   string        // what is recorded of some events?
 	until   atomic.Uint64 // an LSN
 }
 
 // NewResume returns a Resume that lets everything pass.
 func NewResume(o ResumeOptions) *Resume {
-	letters := pgx.Identifier{o.Schema, "dead_letters"}.Sanitize()
+	table := func(name string) string { return pgx.Identifier{o.Schema, name}.Sanitize() }
+	letters, deliveries, slots := table("dead_letters"), table("deliveries"), table("slot_state")
 	query := `WITH e AS (SELECT ord, lsn::pg_lsn, tx_index, id FROM unnest($1::text[], $2::bigint[], $3::text[]) WITH ORDINALITY AS u (lsn, tx_index, id, ord))
 		SELECT e.ord, d.destination, d.state IN ('SCHEDULED', 'DEAD') FROM e JOIN ` + letters + ` d ON d.outbox_id = e.id AND d.commit_lsn = e.lsn AND d.tx_index = e.tx_index`
 	if o.DeliveryLog {
-		query += ` UNION SELECT e.ord, d.destination, false FROM e JOIN ` + pgx.Identifier{o.Schema, "deliveries"}.Sanitize() + ` d
+		query += ` UNION SELECT e.ord, d.destination, false FROM e JOIN ` + deliveries + ` d
 			ON d.commit_lsn = e.lsn AND d.tx_index = e.tx_index AND d.outbox_id = e.id`
 	}
 	// An event of the stream whose row is in the backlog; those of the backlog itself
 	// come before its slot's first position.
-	query += ` UNION SELECT e.ord, NULL, false FROM e JOIN ` + pgx.Identifier{o.Schema, "backlog"}.Sanitize() + ` b ON b.outbox_id = e.id
-		WHERE e.lsn > (SELECT base_lsn FROM ` + pgx.Identifier{o.Schema, "slot_state"}.Sanitize() + ` WHERE slot_name = $4)`
-	return &Resume{options: o, query: query}
+	query += ` UNION SELECT e.ord, NULL, false FROM e JOIN ` + table("backlog") + ` b ON b.outbox_id = e.id
+		WHERE e.lsn > (SELECT base_lsn FROM ` + slots + ` WHERE slot_name = $4)`
+	// Nearly always everything that was settled lies within the first events, and what
+	// follows them needs no look-up of each.
+	last := `(SELECT max(commit_lsn) FROM ` + letters + `), (SELECT until_lsn FROM ` + slots + ` WHERE slot_name = $2)`
+	if o.DeliveryLog {
+		last += `, (SELECT max(commit_lsn) FROM ` + deliveries + `)`
+	}
+	probe := `SELECT coalesce($1::text::pg_lsn <= greatest(` + last + `), false)`
+	return &Resume{options: o, probe: probe, query: query}
 }
 
 // CheckUntil makes events that were committed before the LSN be asked about. It
@@ -110,6 +119,9 @@ func (r *Resume) fill(batch []*outbox.Event) []*outbox.Event {
 }
 
 func (r *Resume) ask(ctx context.Context, batch []*outbox.Event) error {
+	if recorded, err := r.anyFrom(ctx, batch[0].Position.Commit); err != nil || !recorded {
+		return err
+	}
 	lsns, ids, indexes := make([]string, len(batch)), make([]string, len(batch)), make([]int64, len(batch))
 	for i, e := range batch {
 		lsns[i], indexes[i], ids[i] = e.Position.Commit.String(), int64(e.Position.Index), e.ID
@@ -134,4 +146,16 @@ func (r *Resume) ask(ctx context.Context, batch []*outbox.Event) error {
 		return fmt.Errorf("ask what was settled before the restart: %w", err)
 	}
 	return nil
+}
+
+// anyFrom tells whether anything is recorded of a transaction or of later ones.
+func (r *Resume) anyFrom(ctx context.Context, commit outbox.LSN) (recorded bool, err error) {
+	rows, err := r.options.Database.Query(ctx, r.probe, commit.String(), r.options.Slot)
+	if err == nil {
+		recorded, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
+	}
+	if err != nil {
+		return false, fmt.Errorf("ask whether anything was settled before the restart: %w", err)
+	}
+	return recorded, nil
 }

@@ -60,7 +60,8 @@ type HTTPOptions struct {
 // HTTPSender sends events as signed POST requests. It is safe for concurrent use.
 type HTTPSender struct {
 	options HTTPOptions
-	host    string // of the URL
+	request *http.Request // what all have in common
+	defect  error         // of that
 	client  *retryablehttp.Client
 }
 
@@ -74,12 +75,10 @@ const (
 // NewHTTPSender returns a sender for one destination.
 func NewHTTPSender(o HTTPOptions) *HTTPSender {
 	s := &HTTPSender{options: o}
-	if parsed, err := url.Parse(o.URL); err == nil {
-		s.host = parsed.Hostname()
-	}
+	s.request, s.defect = http.NewRequest(http.MethodPost, o.URL, nil)
 	s.client = &retryablehttp.Client{
 		HTTPClient: &http.Client{
-			Transport: bounded{o.Transport, o.Timeout},
+			Transport: attempting{s},
 			CheckRedirect: func(*http.Request, []*http.Request) error {
 				// Following one would turn the POST into a GET without its body.
 				return http.ErrUseLastResponse
@@ -88,19 +87,17 @@ func NewHTTPSender(o HTTPOptions) *HTTPSender {
 		RetryMax:     1 << 20, // the exchange counts its own attempts
 		CheckRetry:   checkRetry,
 		Backoff:      s.backoff,
-		PrepareRetry: s.prepare,
 		ErrorHandler: retryablehttp.PassthroughErrorHandler,
 	}
 	return s
 }
 
-// exchange is what the hooks of one round share. It travels in the request's
+// exchange is what the parts of one round share. It travels in the request's
 // context and belongs to the goroutine that sends.
 type exchange struct {
 	sender   *HTTPSender
 	round    Round
 	header   http.Header // of the event
-	first    bool        // the header is no attempt's yet
 	attempts []outbox.Attempt
 	started  time.Time
 	verdict  Verdict
@@ -114,18 +111,17 @@ func exchangeOf(ctx context.Context) *exchange { return ctx.Value(exchangeKey{})
 // Send makes the attempts of a round through go-retryablehttp. Each attempt is
 // signed anew; the id and the body stay the same.
 func (s *HTTPSender) Send(ctx context.Context, round Round) (Result, error) {
+	if s.defect != nil {
+		return Result{Defect: fmt.Sprintf("build request: %v", s.defect)}, nil
+	}
 	header, err := eventHeader(round.Event, s.options.ContentType, s.options.UserAgent)
 	if err != nil {
 		return Result{Defect: err.Error()}, nil
 	}
-	x := &exchange{sender: s, round: round, header: header, first: true}
-	ctx = context.WithValue(ctx, exchangeKey{}, x)
-	request, err := retryablehttp.NewRequestWithContext(ctx, http.MethodPost, s.options.URL, round.Event.Payload)
-	if err != nil {
+	x := &exchange{sender: s, round: round, header: header, started: s.options.Now()}
+	request := &retryablehttp.Request{Request: s.request.WithContext(context.WithValue(ctx, exchangeKey{}, x))}
+	if err := request.SetBody(round.Event.Payload); err != nil {
 		return Result{Defect: fmt.Sprintf("build request: %v", err)}, nil
-	}
-	if err := s.prepare(request.Request); err != nil {
-		return Result{}, err
 	}
 	// The answer was read and closed by checkRetry, and the error is kept in the
 	// attempt, so all that is left to learn here is whether ctx ended the round.
@@ -139,32 +135,67 @@ func (s *HTTPSender) Send(ctx context.Context, round Round) (Result, error) {
 	return Result{Verdict: x.verdict, Attempts: x.attempts}, nil
 }
 
-// prepare makes the headers of the next attempt. The first takes the event's; each
-// later one takes a copy, since the transport may still be reading the first's.
-func (s *HTTPSender) prepare(r *http.Request) error {
+// attempting is the transport of one attempt at a time: it signs, sets the headers, and
+// bounds the time, the reading of the answer included. All that is done here rather than
+// by http.Client, which would copy the headers and set a timer of its own.
+//
+// It also hides the transport's CloseIdleConnections: retryablehttp calls it whenever a
+// request is given up, which would cut the connections of all the other lanes just when
+// the receiver is in trouble.
+type attempting struct{ sender *HTTPSender }
+
+func (a attempting) RoundTrip(r *http.Request) (*http.Response, error) {
 	x := exchangeOf(r.Context())
-	x.started = s.options.Now()
+	x.started = a.sender.options.Now()
+	ctx, cancel := context.WithTimeout(r.Context(), a.sender.options.Timeout)
+	attempt := r.WithContext(ctx)
+	attempt.Header = x.attemptHeader(r)
+	response, err := a.sender.options.Transport.RoundTrip(attempt)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	response.Body = boundedBody{response.Body, cancel}
+	return response, nil
+}
+
+// boundedBody is the body of an answer, whose closing ends the attempt's context.
+type boundedBody struct {
+	io.ReadCloser
+	cancel context.CancelFunc
+}
+
+func (b boundedBody) Close() error {
+	defer b.cancel()
+	return b.ReadCloser.Close()
+}
+
+// attemptHeader makes the headers of the next attempt. The first takes the event's; each
+// later one takes a copy, since the transport may still be reading the first's.
+func (x *exchange) attemptHeader(r *http.Request) http.Header {
 	header := x.header
-	if !x.first {
+	if len(x.attempts) > 0 {
 		header = header.Clone()
 	}
-	x.first = false
+	// What http.Client makes of a user in the URL.
+	if authorization, set := r.Header["Authorization"]; set && header["Authorization"] == nil {
+		header["Authorization"] = authorization
+	}
 	values := headerValues{room: make([]string, 0, 5)}
 	header["Cdc-Relay-Attempt"] = values.of(strconv.Itoa(x.round.First + len(x.attempts)))
 	if x.round.ReplayID != "" {
 		header["Cdc-Relay-Replay"] = values.of(x.round.ReplayID)
 	}
-	if s.options.Signer != nil {
-		for _, h := range s.options.Signer.Sign(signature.Message{
+	if o := x.sender.options; o.Signer != nil {
+		for _, h := range o.Signer.Sign(signature.Message{
 			ID: signature.EscapeID(escapeValue(x.round.Event.ID)), Time: x.started,
-			Method: r.Method, URL: s.options.URL, Body: x.round.Event.Payload,
+			Method: r.Method, URL: o.URL, Body: x.round.Event.Payload,
 		}) {
 			header[h.Name] = values.of(h.Value)
 		}
 	}
 	x.begin(r.Context(), header)
-	r.Header = header
-	return nil
+	return header
 }
 
 // checkRetry runs after each attempt: it reads the answer, records the attempt

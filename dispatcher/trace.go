@@ -98,7 +98,7 @@ func (x *exchange) begin(ctx context.Context, header http.Header) {
 	number := x.round.First + len(x.attempts)
 	ctx, x.span = x.sender.options.Tracer.Start(ctx, "attempt "+strconv.Itoa(number), trace.WithTimestamp(x.started), trace.WithSpanKind(trace.SpanKindClient))
 	x.span.SetAttributes(
-		attribute.String("http.request.method", http.MethodPost), attribute.String("server.address", x.sender.host),
+		attribute.String("http.request.method", http.MethodPost), attribute.String("server.address", x.sender.request.URL.Hostname()),
 		attribute.Int("cdc_relay.attempt", number),
 	)
 	header.Del("Tracestate") // what Inject doesn't set is not this trace's

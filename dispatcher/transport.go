@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -105,37 +104,4 @@ func refusePrivate(public []netip.Prefix) func(network, address string, c syscal
 		}
 		return nil
 	}
-}
-
-// bounded bounds the time of each attempt, the reading of its answer included. It does
-// what http.Client's Timeout does, for fewer allocations.
-//
-// It also hides the transport's CloseIdleConnections: retryablehttp calls it whenever a
-// request is given up, which would cut the connections of all the other lanes just when
-// the receiver is in trouble.
-type bounded struct {
-	transport http.RoundTripper
-	timeout   time.Duration
-}
-
-func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
-	ctx, cancel := context.WithTimeout(r.Context(), b.timeout)
-	response, err := b.transport.RoundTrip(r.WithContext(ctx))
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	response.Body = boundedBody{response.Body, cancel}
-	return response, nil
-}
-
-// boundedBody is the body of an answer, whose closing ends the attempt's context.
-type boundedBody struct {
-	io.ReadCloser
-	cancel context.CancelFunc
-}
-
-func (b boundedBody) Close() error {
-	defer b.cancel()
-	return b.ReadCloser.Close()
 }

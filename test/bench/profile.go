@@ -53,7 +53,9 @@ func (b *bench) profile(ctx context.Context) (err error) {
 	takers, profiling := errgroup.WithContext(ctx)
 	seconds := max(2, b.events/15_000) // it drains for longer
 	for name, path := range map[string]string{"cpu": "profile?seconds=" + strconv.Itoa(seconds), "allocs": "allocs?seconds=" + strconv.Itoa(seconds)} {
-		takers.Go(func() error { return saveProfile(profiling, "http://"+admin+"/debug/pprof/"+path, filepath.Join(b.profiles, name+".pprof")) })
+		takers.Go(func() error {
+			return saveProfile(profiling, "http://"+admin+"/debug/pprof/"+path, filepath.Join(b.profiles, name+".pprof"))
+		})
 	}
 	if err := takers.Wait(); err != nil {
 		return err
