@@ -64,7 +64,7 @@ type Dispatcher struct {
 func New(o Options) (*Dispatcher, error) {
 	d := &Dispatcher{options: o}
 	if o.DeadLetters != nil {
-		d.parking = newParking(o.DeadLetters, d.all, o.Now, o.Log)
+		d.parking = newParking(o.DeadLetters, d.all, o.Log)
 	}
 	for _, settings := range o.Destinations {
 		destination, err := d.build(settings)

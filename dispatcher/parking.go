@@ -17,27 +17,27 @@ type parking struct {
 	letters      *deadletter.Store
 	destinations func() []*destination
 	log          zerolog.Logger
-	now          func() time.Time
 	wake         chan struct{}
 
 	mu    sync.Mutex
 	ended map[deadletter.Lane]struct{} // lanes in which nothing may be left
-
-	looked time.Time // when the dead letters were last asked for ended lanes; of run's goroutine
 }
 
 const (
 	// pollInterval is how often the dead letters are asked when nothing wakes parking.
 	pollInterval = 500 * time.Millisecond
 
+	// claimBelow is with how few in hand more are claimed: enough for the lanes to have
+	// work until the next ones are there.
+	claimBelow      = 1024
 	headsAtOnce     = 256
 	followersAtOnce = 15
 	claimedBytes    = 8 << 20
 )
 
-func newParking(letters *deadletter.Store, destinations func() []*destination, now func() time.Time, log zerolog.Logger) *parking {
+func newParking(letters *deadletter.Store, destinations func() []*destination, log zerolog.Logger) *parking {
 	return &parking{
-		letters: letters, destinations: destinations, log: log, now: now, looked: now(),
+		letters: letters, destinations: destinations, log: log,
 		wake: make(chan struct{}, 1), ended: make(map[deadletter.Lane]struct{}),
 	}
 }
@@ -120,7 +120,7 @@ func (p *parking) claim(ctx context.Context, d *destination) error {
 	request := deadletter.Request{Destination: d.name, Heads: headsAtOnce, Followers: followersAtOnce, Bytes: claimedBytes, Lease: set.lease()}
 	inHand := d.claimed.Load()
 	switch ready := set.gate.readiness(); {
-	case ready == shut, inHand >= headsAtOnce, ready == probing && inHand > 0:
+	case ready == shut, inHand >= claimBelow, ready == probing && inHand > 0:
 		return nil
 	case ready == probing:
 		request.Heads, request.Followers = 1, 0
@@ -147,20 +147,11 @@ func sameLane(a, b *deadletter.Letter) bool {
 	return b.Ordered && first(a.Event.Lane()) == first(b.Event.Lane())
 }
 
-// endedOverlap covers what was committed after it was looked for, though it
-// bears an earlier time, and clocks that differ.
-const endedOverlap = 10 * time.Second
-
-// freeLanes lets events through again in lanes in which nothing is parked any
-// more, whoever ended the last of it.
+// freeLanes lets events through again in lanes in which nothing is parked any more.
+// Those are asked about in which something that was in hand here has ended. Where
+// somebody else ended the last of a lane, the lane's next event goes through the dead
+// letters, and frees it.
 func (p *parking) freeLanes(ctx context.Context) error {
-	now := p.now()
-	elsewhere, err := p.letters.EndedLanes(ctx, p.looked.Add(-endedOverlap))
-	if err != nil {
-		return err
-	}
-	p.looked = now
-	p.remember(elsewhere)
 	asked := p.freeable()
 	if len(asked) == 0 {
 		return nil
@@ -243,7 +234,8 @@ func (p *parking) settled(batch []outbox.Outcome) {
 		if o.Parked {
 			d.lanes.settled(key)
 		}
-		if o.LetterID != 0 && o.Fate != outbox.Scheduled {
+		// While the next one of the lane is in hand there is no need to ask.
+		if o.LetterID != 0 && o.Fate != outbox.Scheduled && o.NextHeldUntil.IsZero() {
 			ended = append(ended, deadletter.Lane{Destination: o.Destination, Key: key})
 		}
 	}

@@ -78,10 +78,12 @@ func (s *Store) update(ctx context.Context, tx pgx.Tx, known []outbox.Outcome) e
 		tries, rounds = append(tries, int32(o.Tries)), append(rounds, int32(o.Rounds))
 		next = append(next, due(o))
 	}
+	// The state is compared in a way that no index serves: while most rows are SCHEDULED
+	// and the statistics don't tell yet, the planner would read all of these.
 	_, err := tx.Exec(ctx, `UPDATE `+s.table+` d SET state = u.state, reason = CASE WHEN u.reason = '' THEN d.reason ELSE u.reason END,
 		attempts = d.attempts || u.attempts::jsonb, attempt_count = u.tries, rounds = u.rounds, next_attempt_at = u.next, updated_at = $8
 		FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::integer[], $6::integer[], $7::timestamptz[])
-		AS u (id, state, reason, attempts, tries, rounds, next) WHERE d.id = u.id AND d.state = 'SCHEDULED'`,
+		AS u (id, state, reason, attempts, tries, rounds, next) WHERE d.id = u.id AND d.state IS NOT DISTINCT FROM 'SCHEDULED'`,
 		ids, states, reasons, attempts, tries, rounds, next, s.now())
 	if err != nil {
 		return fmt.Errorf("update dead letters: %w", err)
@@ -209,11 +211,7 @@ func (s *Store) promote(ctx context.Context, tx pgx.Tx, lanes map[Lane]time.Time
 	if len(ids) == 0 {
 		return nil
 	}
-	batch := &pgx.Batch{}
-	for i := range ids {
-		batch.Queue(`UPDATE `+s.table+` SET next_attempt_at = $2 WHERE id = $1`, ids[i], due[i])
-	}
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+	if _, err := tx.Exec(ctx, `UPDATE `+s.table+` d SET next_attempt_at = u.due FROM unnest($1::bigint[], $2::timestamptz[]) AS u (id, due) WHERE d.id = u.id`, ids, due); err != nil {
 		return fmt.Errorf("make the next of each lane due: %w", err)
 	}
 	return nil

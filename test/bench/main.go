@@ -47,7 +47,8 @@ type bench struct {
 	rounds  int
 	plot    string
 
-	profiles string
+	profiles  string
+	drainedAt float64 // events a second of the last drain
 }
 
 func run(ctx context.Context, b *bench, only string) error {
