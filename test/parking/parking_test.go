@@ -326,3 +326,61 @@ func TestNothingIsLeftRunning(t *testing.T) {
 	b.stop()
 	goleak.VerifyNone(t, before)
 }
+
+// TestLookUpsByKeyWhateverTheStatisticsSay: in an outage the dead letters grow faster
+// than their statistics. What is done for each row of a batch must not read them all.
+func TestLookUpsByKeyWhateverTheStatisticsSay(t *testing.T) {
+	t.Parallel()
+	b, ctx := setup(t), t.Context()
+	fill := func(state string, rows int) {
+		t.Helper()
+		b.Exec(t, `INSERT INTO cdc_relay.dead_letters (outbox_id, destination, state, reason, commit_lsn, tx_index, committed_at, lane, payload, payload_kind, next_attempt_at)
+			SELECT gen_random_uuid(), 'main', $1, '', '0/100'::pg_lsn + n, 0, now(), 'a/' || n % 1000, '{}', 'json', CASE WHEN n <= 1000 THEN now() END FROM generate_series(1, $2::int) n`, state, rows)
+	}
+	b.Exec(t, `ALTER TABLE cdc_relay.dead_letters SET (autovacuum_enabled = off)`)
+	b.Exec(t, `ALTER TABLE outbox_events ADD COLUMN IF NOT EXISTS processed_at timestamp`)
+	fill("DELIVERED", 200)
+	b.Exec(t, `ANALYZE cdc_relay.dead_letters`)
+	const parked, size = 20_000, 100
+	fill("SCHEDULED", parked)
+
+	pool, err := pgxpool.New(ctx, b.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	letters := deadletter.NewStore(deadletter.Options{Database: pool, Schema: "cdc_relay", Slot: b.Name, Now: time.Now})
+	claimed, err := letters.Claim(ctx, deadletter.Request{Destination: "main", Heads: size, Bytes: 1 << 20, Lease: time.Minute})
+	if err != nil || len(claimed) != size {
+		t.Fatalf("claimed %d: %v", len(claimed), err)
+	}
+	batch := make([]outbox.Outcome, size)
+	for i, letter := range claimed {
+		batch[i] = outbox.Outcome{
+			Event: letter.Event, Destination: "main", Deliveries: 1, Ordered: true, Fate: outbox.Delivered,
+			LetterID: letter.ID, Completes: true, Unsure: true, Tries: 2, Rounds: 2,
+		}
+	}
+	marker := checkpoint.NewProcessedColumn(checkpoint.ProcessedOptions{
+		Table: pgx.Identifier{"public", "outbox_events"}, IDColumn: "id", Column: "processed_at", DeadLetters: pgx.Identifier{"cdc_relay", "dead_letters"},
+	})
+	tx, err := b.Conn.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(ctx)
+	if err := letters.Record(ctx, tx, batch); err != nil {
+		t.Fatal(err)
+	}
+	if err := marker.Record(ctx, tx, batch); err != nil {
+		t.Fatal(err)
+	}
+	var read int
+	if err := tx.QueryRow(ctx, `SELECT sum(pg_stat_get_xact_tuples_returned(oid))::int FROM pg_class
+		WHERE oid = 'cdc_relay.dead_letters'::regclass OR oid IN (SELECT indexrelid FROM pg_index WHERE indrelid = 'cdc_relay.dead_letters'::regclass)`).Scan(&read); err != nil {
+		t.Fatal(err)
+	}
+	if read > parked/2 {
+		t.Errorf("a batch of %d read %d rows and index entries of %d", size, read, parked)
+	}
+}
