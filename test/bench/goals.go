@@ -274,13 +274,19 @@ func (b *bench) slowReceiver(ctx context.Context, name string, g *goals) (err er
 	}
 	defer func() { err = firstError(err, s.stop(ctx)) }()
 	rows := b.events / 4
+	if err := sendBare(ctx, r.URL, rows); err != nil {
+		return err
+	}
+	first, last := r.span()
+	g.figure("the same by a bare client", "%.2f", float64(rows)/(last.Sub(first)+takes).Seconds()/(connections/takes.Seconds()))
+	r.forget()
 	if err := backlogOf(ctx, s.url, rows, 10_000); err != nil {
 		return err
 	}
 	if err := reach(r, rows); err != nil {
 		return err
 	}
-	first, last := r.span()
+	first, last = r.span()
 	rate := float64(rows) / (last.Sub(first) + takes).Seconds()
 	g.least("receiver that takes 20 ms, of what 64 connections can do", 0.95, rate/(connections/takes.Seconds()))
 	return nil
@@ -332,7 +338,9 @@ func (b *bench) comesBack(ctx context.Context, name string, g *goals) (err error
 		g.least("100,000 parked rows return / drain", 0.5, rate/b.drainedAt)
 	}
 	g.figure("parked rows return, events/s", "%.0f", rate)
-	return nil
+	peak, err := s.peak()
+	g.atMost(fmt.Sprintf("memory: a receiver that is down until %d events are parked, in MB", b.events), "%.0f", 100, float64(peak)/(1<<20))
+	return err
 }
 
 // memory is the most that the relay has used, in one transaction of ten times the

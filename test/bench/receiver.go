@@ -73,7 +73,7 @@ func (r *receiver) answer(w http.ResponseWriter) (taken bool) {
 		return false
 	}
 	if takes := time.Duration(r.takes.Load()); takes > 0 {
-		time.Sleep(takes)
+		pause(takes)
 	}
 	return true
 }
@@ -83,6 +83,14 @@ func (r *receiver) span() (first, last time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.first, r.last
+}
+
+// forget makes it count from the beginning.
+func (r *receiver) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.arrivals)
+	r.first, r.last = time.Time{}, time.Time{}
 }
 
 func (r *receiver) count() int {
