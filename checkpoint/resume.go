@@ -36,7 +36,7 @@ type ResumeOptions struct {
 // unseen.
 type Resume struct {
 	options ResumeOptions
-	probe   string        // is anything recorded at a position or behind it?
+	probe   string        // is anything recorded of a transaction or of later ones?
 	query   string        // what is recorded of some events?
 	until   atomic.Uint64 // an LSN
 }

@@ -311,6 +311,31 @@ func TestDiscardedHeadFreesItsFollowers(t *testing.T) {
 	b.await(t, "head#1", "head#2", "head#3", "second#1", "third#1")
 }
 
+// TestDiscardedLastFreesItsLane: when nothing else stands in the lane, what comes next in
+// it is delivered without any retry's time passing, and soon nothing is parked any more.
+func TestDiscardedLastFreesItsLane(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.fail("last", true)
+	b.run(t)
+	b.send("last", "x")
+	b.state(t, "last", "SCHEDULED 1")
+	letters := deadletter.NewStore(deadletter.Options{Database: one{b.Connect(t)}, Schema: "cdc_relay", Slot: b.Name, Now: b.clock.Now})
+	if n, err := letters.Discard(t.Context(), deadletter.Filter{OutboxID: "last"}, "by the test", 10); n != 1 || err != nil {
+		t.Fatalf("%d discarded, %v", n, err)
+	}
+	b.send("next", "x")
+	b.await(t, "last#1", "last#2", "last#3", "next#1")
+	sent := 0
+	eventually(t, "an event of the lane not to be parked", func() bool {
+		sent++
+		id := fmt.Sprint("later-", sent)
+		b.send(id, "x")
+		eventually(t, id, func() bool { return len(b.arrivals()) == 4+sent })
+		return database.One[int](t, b.Database, `SELECT count(*) FROM cdc_relay.dead_letters WHERE outbox_id = $1`, id) == 0
+	})
+}
+
 // one lends a single connection as a deadletter.Database.
 type one struct{ *pgx.Conn }
 
